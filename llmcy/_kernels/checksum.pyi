@@ -1,0 +1,3 @@
+from typing import Any
+
+def fnv1a64_update(state: int, data: Any) -> int: ...

@@ -1,0 +1,95 @@
+/* The scalar type of one build, its vector type, and the multiply-add of the contract. */
+#ifndef LLMCY_TYPES_H
+#define LLMCY_TYPES_H
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#ifdef LLMCY_F32
+typedef float llmcy_real;
+#define LLMCY_IS_F32 1
+#define LLMCY_NPY_REAL 11 /* NPY_FLOAT */
+#else
+typedef double llmcy_real;
+#define LLMCY_IS_F32 0
+#define LLMCY_NPY_REAL 12 /* NPY_DOUBLE */
+#endif
+
+/* Vector width and micro-kernel tile of each instruction set (docs/kernels.md says how chosen). */
+#if defined(__AVX512F__)
+#define LLMCY_VEC_BYTES 64
+#define LLMCY_TILE_ROWS 8
+#define LLMCY_TILE_VECTORS 2
+#elif defined(__AVX2__)
+#define LLMCY_VEC_BYTES 32
+#define LLMCY_TILE_ROWS 6
+#define LLMCY_TILE_VECTORS 2
+#elif defined(__aarch64__)
+#define LLMCY_VEC_BYTES 16
+#define LLMCY_TILE_ROWS 6
+#define LLMCY_TILE_VECTORS 4
+#else
+#define LLMCY_VEC_BYTES 16
+#define LLMCY_TILE_ROWS 4
+#define LLMCY_TILE_VECTORS 2
+#endif
+#define LLMCY_VEC_LANES ((int)(LLMCY_VEC_BYTES / sizeof(llmcy_real)))
+
+#define LLMCY_INLINE static inline __attribute__((always_inline, unused))
+
+/* element alignment: loads and stores work at any address of an array */
+typedef llmcy_real llmcy_vec
+    __attribute__((vector_size(LLMCY_VEC_BYTES), aligned(sizeof(llmcy_real)), may_alias));
+
+LLMCY_INLINE uint64_t llmcy_bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+LLMCY_INLINE double llmcy_from_bits(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+LLMCY_INLINE int llmcy_is_finite(double x) {
+    return (llmcy_bits(x) & 0x7ff0000000000000ULL) != 0x7ff0000000000000ULL;
+}
+LLMCY_INLINE int llmcy_is_finite_real(llmcy_real x) { return llmcy_is_finite((double)x); }
+LLMCY_INLINE llmcy_real llmcy_zero(llmcy_real x) { return x == 0 ? (llmcy_real)0 : x; }
+
+LLMCY_INLINE llmcy_vec llmcy_vec_load(const llmcy_real *p) { return *(const llmcy_vec *)p; }
+LLMCY_INLINE void llmcy_vec_store(llmcy_real *p, llmcy_vec v) { *(llmcy_vec *)p = v; }
+LLMCY_INLINE llmcy_vec llmcy_vec_zero(void) { llmcy_vec v = {0}; return v; }
+
+#if LLMCY_IS_F32
+#if defined(__FMA__) || defined(__aarch64__)
+LLMCY_INLINE float llmcy_mul_add(float a, float b, float acc) { return __builtin_fmaf(a, b, acc); }
+#else
+/* Without a fused instruction: the product of two binary32 numbers is exact in binary64.  Adding
+ * acc there and rounding the sum to odd leaves enough bits that the final rounding to binary32 is
+ * the fused one (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums"). */
+LLMCY_INLINE float llmcy_mul_add(float a, float b, float acc) {
+    double p = (double)a * (double)b, c = (double)acc;
+    double s = p + c;
+    double t = s - p;
+    double error = (p - (s - t)) + (c - t); /* exact: two-sum */
+    uint64_t bits = llmcy_bits(s);
+    /* toward the error: away from zero when error and sum agree in sign */
+    uint64_t step = ((llmcy_bits(error) ^ bits) >> 63) ? (uint64_t)-1 : 1;
+    uint64_t odd = bits + step;
+    int inexact = error != 0.0 && llmcy_is_finite(s) && !(bits & 1);
+    return (float)llmcy_from_bits(inexact ? odd : bits);
+}
+#endif
+#else
+LLMCY_INLINE double llmcy_mul_add(double a, double b, double acc) { return acc + a * b; }
+#endif
+
+LLMCY_INLINE llmcy_vec llmcy_vec_mul_add(llmcy_real a, llmcy_vec b, llmcy_vec acc) {
+#if !LLMCY_IS_F32
+    return acc + a * b;
+#elif defined(__AVX512F__)
+    return (llmcy_vec)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)acc);
+#elif defined(__AVX2__)
+    return (llmcy_vec)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)acc);
+#else
+    llmcy_vec r;
+    for (int lane = 0; lane < LLMCY_VEC_LANES; lane++) r[lane] = llmcy_mul_add(a, b[lane], acc[lane]);
+    return r;
+#endif
+}
+#endif

@@ -1,0 +1,295 @@
+"""The one hierarchy of exceptions.
+
+Every error has a ``kind``, a CamelCase word that never changes, and the fields that the kind
+declares, as attributes.  The human text may change; programs look at kind and fields.  An error
+that wraps another one (a checkpoint whose optimizer settings are invalid, say) has it as ``cause``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "AutodiffError",
+    "CheckpointError",
+    "ConfigError",
+    "DTypeError",
+    "DataError",
+    "GenerationError",
+    "InitializationError",
+    "LlmcyError",
+    "ModelError",
+    "NonFiniteError",
+    "OptimizerError",
+    "OptimizerStateError",
+    "RangeError",
+    "RunError",
+    "SamplingError",
+    "ShapeError",
+    "TensorError",
+    "TokenizerError",
+    "TrainerError",
+]
+
+
+class LlmcyError(Exception):
+    """Base of every error llmcy raises on purpose.
+
+    Parameters
+    ----------
+    kind
+        One of the class's ``KINDS``.
+    message
+        Who complains, about which argument, what was expected and what came.
+    cause
+        The wrapped error, for kinds that wrap one.
+    **fields
+        Exactly the fields that ``KINDS[kind]`` names.
+
+    Raises
+    ------
+    TypeError
+        For a kind or a set of fields that the class does not declare.
+    """
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    kind: str
+    fields: dict[str, Any]
+    cause: BaseException | None
+
+    def __init__(
+        self, kind: str, message: str, *, cause: BaseException | None = None, **fields: Any
+    ) -> None:
+        declared = type(self).KINDS.get(kind)
+        if declared is None:
+            raise TypeError(f"{type(self).__name__} has no kind {kind!r}")
+        if set(declared) != set(fields):
+            raise TypeError(
+                f"{type(self).__name__}.{kind} takes fields {declared}, got {tuple(fields)}"
+            )
+        super().__init__(message)
+        self.kind = kind
+        self.fields = fields
+        self.cause = cause
+        if cause is not None:
+            self.__cause__ = cause
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # only reached for names that are not set; tells type checkers that fields exist
+        raise AttributeError(
+            f"{type(self).__name__} of kind {self.__dict__.get('kind')} has no {name!r}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.kind, str(self), self.cause, self.fields)
+
+
+def _rebuild(
+    cls: type[LlmcyError],
+    kind: str,
+    message: str,
+    cause: BaseException | None,
+    fields: dict[str, Any],
+) -> LlmcyError:
+    return cls(kind, message, cause=cause, **fields)
+
+
+class ShapeError(LlmcyError, ValueError):
+    """An array or a size that does not fit the others."""
+
+    KINDS = {"ShapeMismatch": ("name", "expected", "actual")}
+
+
+class DTypeError(LlmcyError, TypeError):
+    """An array of another type, layout or kind than the function takes."""
+
+    KINDS = {
+        "UnsupportedDType": ("name", "expected", "actual"),
+        "NotContiguous": ("name",),
+        "NotAnArray": ("name", "actual"),
+        "ReadOnly": ("name",),
+        "Overlap": ("name", "other"),
+    }
+
+
+class RangeError(LlmcyError, ValueError):
+    """A number outside the range the function takes."""
+
+    KINDS = {
+        "OutOfRange": ("name", "value", "expected"),
+        "TokenOutOfRange": ("name", "index", "value", "vocab_size"),
+    }
+
+
+class NonFiniteError(LlmcyError, ArithmeticError):
+    """A NaN or an infinity where only finite numbers have a meaning."""
+
+    KINDS = {"NonFiniteValue": ("name", "index", "value")}
+
+
+class ConfigError(LlmcyError, ValueError):
+    """A setting of the process or of a command that cannot be used."""
+
+    KINDS = {
+        "InvalidThreadCount": ("value",),
+        "UnknownInstructionSet": ("name", "available"),
+        "InvalidSetting": ("name", "value"),
+    }
+
+
+class TensorError(LlmcyError, ValueError):
+    """A tensor layout that cannot be represented."""
+
+    KINDS = {"ShapeOverflow": ("shape",)}
+
+
+class AutodiffError(LlmcyError, RuntimeError):
+    """Recording and running gradients."""
+
+    KINDS = {
+        "NonFiniteLeaf": ("index", "value"),
+        "NonFiniteValue": ("op", "index", "value"),
+        "NonFiniteGradient": ("op", "index", "value"),
+        "NonScalarBackward": ("shape",),
+        "SeedShapeMismatch": ("expected", "actual"),
+        "NotRecorded": (),
+        "GraphReleased": ("op",),
+        "ValueRevisionChanged": ("op", "recorded", "current"),
+        "ParameterValueBorrowed": ("borrows",),
+    }
+
+
+class InitializationError(LlmcyError, ValueError):
+    """Creating named parameters."""
+
+    KINDS = {
+        "EmptyName": (),
+        "EmptyNameSegment": ("index",),
+        "InvalidNameCharacter": ("index", "byte"),
+        "DuplicateName": ("name",),
+        "Autodiff": (),
+    }
+
+
+class ModelError(LlmcyError, ValueError):
+    """A decoder configuration, or parameters that do not fit one."""
+
+    KINDS = {
+        "EmptyVocabulary": (),
+        "ZeroModelWidth": (),
+        "ZeroHeadCount": (),
+        "ModelWidthNotDivisible": ("d_model", "n_heads"),
+        "OddHeadWidth": ("head_dim",),
+        "ZeroFeedForwardWidth": (),
+        "ZeroPositionCapacity": (),
+        "InvalidRopeBase": ("value",),
+        "InvalidRmsEpsilon": ("value",),
+        "UnsupportedDType": ("dtype",),
+        "InvalidSize": ("name", "value"),
+        "ParameterAllocationFailed": ("n_layers",),
+        "ParameterCountMismatch": ("expected", "actual"),
+        "ParameterNameMismatch": ("index", "expected", "actual"),
+        "Embedding": ("problem",),
+        "Block": ("layer", "problem"),
+        "FinalNorm": ("problem",),
+        "EmbeddingVocabularyMismatch": ("expected", "actual"),
+        "EmbeddingWidthMismatch": ("expected", "actual"),
+        "BlockModelWidthMismatch": ("layer", "expected", "actual"),
+        "BlockFeedForwardWidthMismatch": ("layer", "expected", "actual"),
+        "FinalNormWidthMismatch": ("expected", "actual"),
+        "EmptyInput": ("shape",),
+        "ContextTooLong": ("tokens", "max_seq_len"),
+        "TokenOutOfBounds": ("index", "token_id", "vocab_size"),
+    }
+
+
+class OptimizerError(LlmcyError, ValueError):
+    """AdamW settings, groups and updates."""
+
+    KINDS = {
+        "InvalidLearningRate": ("value",),
+        "InvalidBeta1": ("value",),
+        "InvalidBeta2": ("value",),
+        "InvalidEpsilon": ("value",),
+        "InvalidWeightDecay": ("value",),
+        "InvalidDecayProduct": ("value",),
+        "InvalidGradientScale": ("value",),
+        "InvalidGradientNormalization": ("divisor", "multiplier"),
+        "EmptyGroupedParameterName": (),
+        "DuplicateGroupedParameter": ("name",),
+        "EmptyParameterGroups": (),
+        "ParameterInMultipleGroups": ("name",),
+        "EmptyParameterSet": (),
+        "DuplicateParameterName": ("name", "first", "repeated"),
+        "ParameterSetChanged": ("expected", "actual"),
+        "StepOverflow": ("step",),
+        "MissingGradient": ("name",),
+        "GradientShapeMismatch": ("name", "expected", "actual"),
+        "ParameterShapeChanged": ("name", "expected", "actual"),
+        "NonFiniteArithmetic": ("name", "index", "stage", "value"),
+        "ParameterRevisionOverflow": ("name",),
+        "ParameterValueBorrowed": ("name",),
+        "NonFiniteGradient": ("name", "index", "value"),
+        "InvalidMaximumGradientNorm": ("value",),
+        "UnrepresentableGradientClip": ("maximum", "scaled_root"),
+    }
+
+
+class OptimizerStateError(LlmcyError, ValueError):
+    """AdamW moments and powers that no run can have produced."""
+
+    KINDS = {
+        "EmptyParameterName": (),
+        "ElementCountMismatch": ("name", "kind_of_moment", "expected", "actual"),
+        "NonFiniteMoment": ("name", "moment", "index", "value"),
+        "NegativeSecondMoment": ("name", "index", "value"),
+        "InvalidBetaPower": ("name", "value", "step"),
+        "StatePresence": ("step", "entries"),
+        "DuplicateParameterName": ("name",),
+        "ParameterGroupsMismatch": ("expected", "actual"),
+    }
+
+
+class TrainerError(LlmcyError, ValueError):
+    """Training plans and training runs."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
+class DataError(LlmcyError, ValueError):
+    """Corpora, splits, windows and batches."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
+class TokenizerError(LlmcyError, ValueError):
+    """Learning, building and applying tokenizers."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
+class SamplingError(LlmcyError, ValueError):
+    """Choosing a token from logits."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
+class GenerationError(LlmcyError, ValueError):
+    """Requests to continue a prompt."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
+class CheckpointError(LlmcyError, ValueError):
+    """Creating, reading and writing checkpoints."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
+class RunError(LlmcyError, RuntimeError):
+    """Run folders."""
+
+    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}

@@ -1,0 +1,106 @@
+"""Build the compiled kernels: one source each, one build per instruction set and scalar type.
+
+Cython translates a kernel once; the C file is then compiled for every (instruction set, dtype)
+pair into its own sub-package ``llmcy/_kernels/<isa>_<dtype>/``.  ``llmcy._kernels`` chooses one
+instruction set at import.  Flags matter: ``-ffp-contract=off`` keeps every product rounded on its
+own, without it compilers fuse on processors that can (docs/numerics.md, section 1).
+"""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+KERNELS = Path("llmcy/_kernels")
+FLOAT_KERNELS = [  # built per instruction set and dtype
+    "elementwise",
+]
+PLAIN_MODULES = ["cpu", "pool", "rng", "checksum"]  # integers and plumbing: one build
+
+FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
+AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512cd"]
+ISA_FLAGS = {
+    "x86_64": {
+        "sse2": ["-march=x86-64"],
+        "avx2": ["-march=x86-64", *AVX2],
+        "avx512": ["-march=x86-64", *AVX512, "-mprefer-vector-width=512"],
+    },
+    "aarch64": {"neon": []},
+}.get(
+    {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine()),
+    {"generic": []},
+)
+DTYPES = {"f64": [], "f32": ["-DLLMCY_F32"]}
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": bool(os.environ.get("LLMCY_BOUNDSCHECK")),
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "autotestdict": False,
+    "embedsignature": False,
+    "freethreading_compatible": True,
+}
+
+
+def extension(name, source, flags=()):
+    return Extension(
+        name,
+        [str(source)],
+        include_dirs=[numpy.get_include(), str(KERNELS)],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+        extra_compile_args=[*FLAGS, *flags],
+        extra_link_args=["-pthread", "-s"] if platform.system() == "Linux" else ["-pthread"],
+        depends=[str(p) for p in KERNELS.glob("*.h")],
+    )
+
+
+def copy_if_changed(source, target):
+    """Copy, keeping the target's time stamp when nothing changed so that it is not recompiled."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists() or target.read_bytes() != source.read_bytes():
+        shutil.copyfile(source, target)
+
+
+def extensions():
+    plain = [extension(f"llmcy._kernels.{m}", KERNELS / f"{m}.pyx") for m in PLAIN_MODULES]
+    floats = [extension(f"llmcy._kernels.{k}", KERNELS / f"{k}.pyx") for k in FLOAT_KERNELS]
+    translated = cythonize(
+        plain + floats,
+        compiler_directives=DIRECTIVES,
+        build_dir="build/c",
+        annotate=bool(os.environ.get("LLMCY_ANNOTATE")),
+    )
+    built = translated[: len(plain)]
+    for isa, isa_flags in ISA_FLAGS.items():
+        for dtype, dtype_flags in DTYPES.items():
+            package = f"{isa}_{dtype}"
+            (KERNELS / package).mkdir(exist_ok=True)
+            (KERNELS / package / "__init__.py").touch()
+            for kernel in FLOAT_KERNELS:
+                copy = Path("build/c") / package / f"{kernel}.c"
+                copy_if_changed(Path("build/c") / KERNELS / f"{kernel}.c", copy)
+                built.append(
+                    extension(f"llmcy._kernels.{package}.{kernel}", copy, isa_flags + dtype_flags)
+                )
+    return built
+
+
+BUILDS = [f"{isa}_{dtype}" for isa in ISA_FLAGS for dtype in DTYPES]
+if __name__ == "__main__":
+    ext_modules = extensions()
+    packages = sorted(
+        str(p.parent).replace(os.sep, ".") for p in Path("llmcy").rglob("__init__.py")
+    )
+    setup(
+        packages=packages,
+        ext_modules=ext_modules,
+        package_data={"": ["*.pyi", "py.typed", "*.json"]},
+        include_package_data=False,
+    )
