@@ -92,7 +92,6 @@ def extensions():
     return built
 
 
-BUILDS = [f"{isa}_{dtype}" for isa in ISA_FLAGS for dtype in DTYPES]
 if __name__ == "__main__":
     ext_modules = extensions()
     packages = sorted(
@@ -103,4 +102,5 @@ if __name__ == "__main__":
         ext_modules=ext_modules,
         package_data={"": ["*.pyi", "py.typed", "*.json"]},
         include_package_data=False,
+        options={"build_ext": {"parallel": os.cpu_count()}},
     )

@@ -18,6 +18,7 @@ __all__ = [
     "GenerationError",
     "InitializationError",
     "LlmcyError",
+    "MetricError",
     "ModelError",
     "NonFiniteError",
     "OptimizerError",
@@ -271,6 +272,19 @@ class TokenizerError(LlmcyError, ValueError):
     KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
 
+class MetricError(LlmcyError, ValueError):
+    """Baselines and scores."""
+
+    KINDS = {
+        "EmptyVocabulary": (),
+        "InvalidAlpha": ("value",),
+        "TableTooLarge": ("vocab_size",),
+        "TokenOutOfRange": ("document", "position", "token_id", "vocab_size"),
+        "EmptyTargets": (),
+        "InvalidProbability": ("index", "probability"),
+    }
+
+
 class SamplingError(LlmcyError, ValueError):
     """Choosing a token from logits."""
 
@@ -290,6 +304,12 @@ class CheckpointError(LlmcyError, ValueError):
 
 
 class RunError(LlmcyError, RuntimeError):
-    """Run folders."""
+    """Run folders and model files."""
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    KINDS = {
+        "FolderNotEmpty": ("path",),
+        "Io": ("operation", "path"),
+        "NotARun": ("path",),
+        "UnknownModelFile": ("path",),
+        "CorruptModelFile": ("path", "problem"),
+    }

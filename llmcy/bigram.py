@@ -1,0 +1,158 @@
+"""The smoothed bigram model: what a decoder must beat to have learned more than neighbours.
+
+p(b | a) = (count(a, b) + alpha) / (total(a) + alpha * V), with counts over the adjacent pairs of
+each training document; documents are never joined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy import kernels
+from llmcy.errors import MetricError
+
+__all__ = ["BigramModel", "ProbabilityScore", "score_probabilities"]
+
+MAX_TABLE = 2**31  # entries of the V x V table of counts
+
+
+class BigramModel:
+    """Counts of adjacent token pairs with additive smoothing.
+
+    Parameters
+    ----------
+    vocab_size
+        Number of token ids, V.
+    alpha
+        Added to every count; finite, > 0.
+    documents
+        Token ids of each document, in order.
+
+    Raises
+    ------
+    MetricError
+        ``EmptyVocabulary``, ``InvalidAlpha``, ``TableTooLarge`` or ``TokenOutOfRange``.
+    """
+
+    def __init__(
+        self, vocab_size: int, alpha: float, documents: Iterable[Sequence[int] | NDArray[np.int64]]
+    ) -> None:
+        if vocab_size <= 0:
+            raise MetricError("EmptyVocabulary", "bigram: vocab_size must be at least 1")
+        if not math.isfinite(alpha) or alpha <= 0.0 or not math.isfinite(alpha * vocab_size):
+            raise MetricError(
+                "InvalidAlpha", f"bigram: alpha must be finite and > 0, got {alpha!r}", value=alpha
+            )
+        if vocab_size * vocab_size > MAX_TABLE:
+            raise MetricError(
+                "TableTooLarge",
+                f"bigram: a table of {vocab_size} x {vocab_size} counts is too large",
+                vocab_size=vocab_size,
+            )
+        self.vocab_size = vocab_size
+        self.alpha = alpha
+        self.document_count = 0
+        self.transition_count = 0
+        self._counts = np.zeros((vocab_size, vocab_size), np.int64)
+        for document in documents:
+            ids = np.asarray(document, np.int64)
+            self._check(ids, self.document_count)
+            np.add.at(self._counts, (ids[:-1], ids[1:]), 1)
+            self.document_count += 1
+            self.transition_count += max(0, len(ids) - 1)
+        self._totals = self._counts.sum(axis=1)
+
+    def _check(self, ids: NDArray[np.int64], document: int) -> None:
+        outside = np.flatnonzero((ids < 0) | (ids >= self.vocab_size))
+        if outside.size:
+            position = int(outside[0])
+            raise MetricError(
+                "TokenOutOfRange",
+                f"bigram: token {int(ids[position])} at position {position} of document {document} "
+                f"is outside the vocabulary of {self.vocab_size}",
+                document=document,
+                position=position,
+                token_id=int(ids[position]),
+                vocab_size=self.vocab_size,
+            )
+
+    def count(self, first: int, second: int) -> int:
+        """How often ``second`` directly follows ``first``."""
+        return int(self._counts[first, second])
+
+    def probability(self, first: int, second: int) -> float:
+        """Smoothed p(second | first)."""
+        numerator = float(self.count(first, second)) + self.alpha
+        return numerator / (float(self._totals[first]) + self.alpha * float(self.vocab_size))
+
+    def maximum_likelihood(self, first: int) -> list[float] | None:
+        """Unsmoothed probabilities of every successor, or None when ``first`` was never followed."""
+        total = int(self._totals[first])
+        if total == 0:
+            return None
+        return [float(c) / float(total) for c in self._counts[first].tolist()]
+
+    def most_likely(self, first: int) -> list[int]:
+        """All ids whose count after ``first`` is the largest, ascending."""
+        row = self._counts[first]
+        return [int(i) for i in np.flatnonzero(row == row.max())]
+
+    def probabilities(
+        self, inputs: NDArray[np.int64], targets: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Smoothed probability of every target given its input, same shape as ``inputs``."""
+        # one IEEE sum and one quotient an element: the same bits as `probability`
+        numerator = self._counts[inputs, targets].astype(np.float64) + self.alpha
+        denominator = self._totals[inputs].astype(np.float64) + self.alpha * float(self.vocab_size)
+        quotient: NDArray[np.float64] = numerator / denominator
+        return quotient
+
+
+class ProbabilityScore:
+    """Negative log-likelihood of assigned probabilities.
+
+    Attributes
+    ----------
+    total_nll, mean_nll
+        In nats; -ln p summed in order, and divided once by the count.
+    perplexity
+        exp(mean_nll).
+    target_count
+        Number of probabilities.
+    """
+
+    def __init__(self, total_nll: float, target_count: int) -> None:
+        self.total_nll = total_nll
+        self.target_count = target_count
+        self.mean_nll = total_nll / float(target_count)
+        self.perplexity = float(kernels.exp(np.array([self.mean_nll]))[0])
+
+
+def score_probabilities(probabilities: NDArray[np.float64]) -> ProbabilityScore:
+    """Score probabilities given to the targets that came, in flat order.
+
+    Raises
+    ------
+    MetricError
+        ``EmptyTargets``, or ``InvalidProbability`` naming the first one outside [0, 1].
+    """
+    flat = np.ascontiguousarray(probabilities, np.float64).reshape(-1)
+    if flat.size == 0:
+        raise MetricError("EmptyTargets", "there is no target to score")
+    bad = np.flatnonzero(~((flat >= 0.0) & (flat <= 1.0)))
+    if bad.size:
+        index = int(bad[0])
+        raise MetricError(
+            "InvalidProbability",
+            f"probability {float(flat[index])!r} at index {index} is not in [0, 1]",
+            index=index,
+            probability=float(flat[index]),
+        )
+    total = 0.0
+    for value in kernels.log(flat).tolist():
+        total = total + (-value if value != 0.0 else 0.0)
+    return ProbabilityScore(total, int(flat.size))
