@@ -1,0 +1,91 @@
+"""The thread pool: forked children, several Python threads, and the processor's rounding mode."""
+
+import ctypes
+import os
+import platform
+import threading
+
+import numpy as np
+import pytest
+from llmcy import _kernels
+from llmcy._threads import num_threads, resolve_threads, set_num_threads
+from llmcy.errors import ConfigError
+
+BIG = 1 << 18  # elements: enough for every thread to get a chunk
+
+
+def add(a: np.ndarray, b: np.ndarray, n_threads: int) -> np.ndarray:
+    out = np.empty_like(a)
+    _kernels.for_dtype(a.dtype).elementwise.add(a, b, out, n_threads)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_child_of_a_fork_computes_after_the_parent_used_threads() -> None:
+    a = np.arange(BIG, dtype=np.float64)
+    assert np.array_equal(add(a, a, 4), a + a)
+    pid = os.fork()
+    if pid == 0:
+        ok = all(np.array_equal(add(a, a, n), a + a) for n in (1, 2, 4))
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert np.array_equal(add(a, a, 4), a + a)
+
+
+def test_several_python_threads_at_once() -> None:
+    wrong: list[int] = []
+
+    def many(seed: int) -> None:
+        a = np.random.default_rng(seed).standard_normal(BIG)
+        for _ in range(50):
+            if not np.array_equal(add(a, a, 3), a + a):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=many, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or platform.system() != "Linux", reason="uses fesetround's x86 codes"
+)
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_kernels_round_to_nearest_whatever_the_caller_has_set(isa: str, n_threads: int) -> None:
+    libm = ctypes.CDLL("libm.so.6")
+    upward = 0x800
+    a, b = np.ones(BIG), np.full(BIG, 2.0**-60)
+    try:
+        assert libm.fesetround(upward) == 0
+        out = add(a, b, n_threads)
+        still = libm.fegetround()
+    finally:
+        libm.fesetround(0)
+    assert still == upward  # the caller's mode is given back
+    assert np.array_equal(out, a)
+
+
+def test_more_threads_than_items_and_empty_arrays() -> None:
+    for n in (0, 1, 2, 5):
+        a = np.arange(n, dtype=np.float32)
+        assert np.array_equal(add(a, a, 7), a + a)
+
+
+@pytest.mark.parametrize("value", [0, -1, 257, 1.0, True, "2"])
+def test_thread_counts_out_of_range_are_refused(value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_threads(value)  # type: ignore[arg-type]
+    assert caught.value.kind == "InvalidThreadCount"
+    assert caught.value.value == value
+
+
+def test_set_num_threads_is_what_calls_use() -> None:
+    before = num_threads()
+    try:
+        set_num_threads(3)
+        assert resolve_threads(None) == 3
+        assert resolve_threads(2) == 2
+    finally:
+        set_num_threads(before)
