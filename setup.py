@@ -17,9 +17,10 @@ from setuptools import Extension, setup
 
 KERNELS = Path("llmcy/_kernels")
 FLOAT_KERNELS = [  # built per instruction set and dtype
+    "elementary",
     "elementwise",
 ]
-PLAIN_MODULES = ["cpu", "pool", "rng", "checksum"]  # integers and plumbing: one build
+PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact"]  # integers and plumbing: one build
 
 FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
 AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]

@@ -1,0 +1,75 @@
+"""Write the constant tables of the elementary functions.
+
+    python tools/make_tables.py            rewrite llmcy/_kernels/cr_*_tables.h
+    python tools/make_tables.py --check    exit 1 if a file differs from what would be written
+
+The numbers come from mpmath at 4000 bits.  The bounds in docs/elementary.md refer to the widths
+chosen here: how many bits a head has decides which products are exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import mpmath
+from mpmath import mpf
+
+mpmath.mp.prec = 4000
+
+KERNELS = Path(__file__).resolve().parent.parent / "llmcy" / "_kernels"
+NOTE = "/* Written by tools/make_tables.py; do not edit by hand. */\n"
+
+LIMBS = 40  # fraction limbs of ln 2 and pi/2
+PI_LIMBS = 56  # fraction limbs of 2/pi: 971 exponent bits, 53 mantissa bits, 40 limbs
+
+
+def limbs(name: str, value: mpf, count: int) -> str:
+    """A static array with the `count` fraction limbs of `value`, least significant first."""
+    integer = int(mpmath.floor(value * mpf(2) ** (64 * count)))
+    words = [f"0x{(integer >> (64 * i)) & (2**64 - 1):016x}ULL" for i in range(count)]
+    rows = [", ".join(words[i : i + 4]) for i in range(0, count, 4)]
+    return f"static const uint64_t {name}[{count}] = {{\n    " + ",\n    ".join(rows) + "};\n"
+
+
+def exact_tables() -> str:
+    """Constants of the multi-limb fallback."""
+    pi = mpmath.pi
+    return (
+        NOTE
+        + "#ifndef LLMCY_CR_EXACT_TABLES_H\n#define LLMCY_CR_EXACT_TABLES_H\n#include <stdint.h>\n"
+        + f"enum {{ TABLE_LIMBS = {LIMBS}, PI_TABLE_LIMBS = {PI_LIMBS} }};\n"
+        + "/* ln 2 */\n"
+        + limbs("LN2_LIMBS", mpmath.ln(2), LIMBS)
+        + "/* pi/2 - 1 */\n"
+        + limbs("HALF_PI_LIMBS", pi / 2 - 1, LIMBS)
+        + "/* 2/pi */\n"
+        + limbs("TWO_OVER_PI_LIMBS", 2 / pi, PI_LIMBS)
+        + "#endif\n"
+    )
+
+
+FILES = {"cr_exact_tables.h": exact_tables}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    arguments = parser.parse_args()
+    stale = []
+    for name, make in FILES.items():
+        path = KERNELS / name
+        text = make()
+        if arguments.check:
+            if not path.exists() or path.read_text() != text:
+                stale.append(name)
+        else:
+            path.write_text(text)
+    if stale:
+        print("out of date:", ", ".join(stale))
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
