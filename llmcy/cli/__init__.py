@@ -1,0 +1,1 @@
+"""The ``llmcy`` command: one file per sub-command."""

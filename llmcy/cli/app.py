@@ -1,0 +1,52 @@
+"""The command ``llmcy``: its sub-commands, and how errors are shown."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from llmcy._version import __version__
+from llmcy.errors import LlmcyError
+
+__all__ = ["main"]
+
+COMMANDS = {  # name -> module that defines a click command of that name
+    "inspect": "llmcy.cli.inspect",
+    "sample": "llmcy.cli.sample",
+    "selftest": "llmcy.cli.selftest",
+    "train": "llmcy.cli.train",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a sub-command only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="llmcy")
+def cli() -> None:
+    """Train, checkpoint and run small language models on CPUs, with results that depend on the
+    inputs alone."""
+
+
+def main() -> None:
+    """Entry point: an error of llmcy becomes one line on stderr and exit status 1."""
+    try:
+        cli()
+    except LlmcyError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away; nothing to report
+        sys.exit(1)
