@@ -50,7 +50,62 @@ def exact_tables() -> str:
     )
 
 
-FILES = {"cr_exact_tables.h": exact_tables}
+def rounded(value: mpf, bits: int) -> mpf:
+    """`value` rounded to nearest with `bits` significant bits."""
+    with mpmath.workprec(bits):
+        return +value
+
+
+def define(name: str, value: mpf) -> str:
+    return f"#define {name} {float(value).hex()}\n"
+
+
+def doubles(name: str, values: list[mpf]) -> str:
+    """A static table of doubles; each value is rounded to nearest."""
+    words = [float(v).hex() for v in values]
+    rows = [", ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
+    attribute = "__attribute__((aligned(64), unused))"
+    return (
+        f"static const double {name}[{len(words)}] {attribute} = {{\n    "
+        + ",\n    ".join(rows)
+        + "};\n"
+    )
+
+
+EXP_STEPS = 128  # exp: x = k ln2/128 + r
+
+
+def exp_tables() -> str:
+    """exp: ln2/128 in 36 + 36 + 53 bits and 2^(i/128) as a head of 27 bits and a tail."""
+    step = mpmath.ln(2) / EXP_STEPS
+    head = rounded(step, 36)
+    middle = rounded(step - head, 36)
+    powers = [mpf(2) ** (mpf(i) / EXP_STEPS) for i in range(EXP_STEPS)]
+    heads = [rounded(p, 27) for p in powers]
+    return (
+        "/* exp: 128/ln2; ln2/128 = EXP_STEP_1 + EXP_STEP_2 + EXP_STEP_3 */\n"
+        + define("LLMCY_EXP_INVERSE", 1 / step)
+        + define("LLMCY_EXP_STEP_1", head)
+        + define("LLMCY_EXP_STEP_2", middle)
+        + define("LLMCY_EXP_STEP_3", step - head - middle)
+        + "/* 2^(i/128) = head (27 bits) + tail, and rounded to one double */\n"
+        + doubles("LLMCY_EXP_HEAD", heads)
+        + doubles("LLMCY_EXP_TAIL", [p - h for p, h in zip(powers, heads, strict=True)])
+        + doubles("LLMCY_EXP_POWER", powers)
+    )
+
+
+def fast_tables() -> str:
+    """Constants of the fast paths, compiled into every kernel that uses them."""
+    return (
+        NOTE
+        + "#ifndef LLMCY_CR_TABLES_H\n#define LLMCY_CR_TABLES_H\n"
+        + exp_tables()
+        + "#endif\n"
+    )
+
+
+FILES = {"cr_exact_tables.h": exact_tables, "cr_tables.h": fast_tables}
 
 
 def main() -> int:
