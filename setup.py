@@ -19,6 +19,7 @@ KERNELS = Path("llmcy/_kernels")
 FLOAT_KERNELS = [  # built per instruction set and dtype
     "elementary",
     "elementwise",
+    "reduce",
 ]
 PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact"]  # integers and plumbing: one build
 

@@ -110,6 +110,7 @@ class DTypeError(LlmcyError, TypeError):
     KINDS = {
         "UnsupportedDType": ("name", "expected", "actual"),
         "NotContiguous": ("name",),
+        "Misaligned": ("name",),
         "NotAnArray": ("name", "actual"),
         "ReadOnly": ("name",),
         "Overlap": ("name", "other"),

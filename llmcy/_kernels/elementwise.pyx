@@ -1,29 +1,32 @@
 """Elementwise sums and products, and the search for the first value that is not finite.
 
-``add``         out[i] = a[i] + b[i]
-``accumulate``  into[i] = into[i] + x[i]      (a contribution arriving at an adjoint buffer)
-``multiply``    out[i] = a[i] * b[i]
-``scale``       out[i] = x[i] * s
+``add``                out[i] = a[i] + b[i]
+``accumulate``         into[i] = into[i] + x[i]   (a contribution arriving at an adjoint buffer)
+``multiply``           out[i] = a[i] * b[i]
+``multiply_backward``  d_a[i] = 0 + d[i] * b[i],  d_b[i] = 0 + d[i] * a[i]
+``scale``              out[i] = x[i] * s
+``scale_backward``     d_x[i] = 0 + d[i] * s
 
-Every element is one rounded operation (numerics contract, section 1), so any order over elements
-gives the same bits.
+Every operation is rounded once (numerics contract, section 1), so any order over elements gives
+the same bits.  The sums with +0 stand for buffers that start at +0 and receive a contribution
+(section 8): they turn -0 into +0 and change nothing else.
 """
 
 cimport numpy as cnp
 
+from llmcy._kernels.order cimport GRAIN
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.types cimport is_finite_real, real
 
 cnp.import_array()
-
-cdef enum:
-    GRAIN = 16384  # elements below which waking a second thread costs more than it gains
 
 cdef struct Job:
     const real* a
     const real* b
     real* out
     real s
+    const real* d       # of multiply_backward
+    real* d_b
 
 
 cdef void _add(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
@@ -56,12 +59,37 @@ cdef void _scale(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcep
         out[i] = a[i] * s
 
 
+cdef void _scale_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Job* job = <Job*>ctx
+    cdef const real* d = job.a
+    cdef real s = job.s
+    cdef real* out = job.out
+    cdef Py_ssize_t i
+    for i in range(lo, hi):
+        out[i] = <real>0 + d[i] * s
+
+
+cdef void _multiply_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Job* job = <Job*>ctx
+    cdef const real* a = job.a
+    cdef const real* b = job.b
+    cdef const real* d = job.d
+    cdef real* d_a = job.out
+    cdef real* d_b = job.d_b
+    cdef Py_ssize_t i
+    for i in range(lo, hi):
+        d_a[i] = <real>0 + d[i] * b[i]
+        d_b[i] = <real>0 + d[i] * a[i]
+
+
 cdef inline Job _job(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, real s):
     cdef Job job
     job.a = <const real*>cnp.PyArray_DATA(a)
     job.b = <const real*>cnp.PyArray_DATA(b)
     job.out = <real*>cnp.PyArray_DATA(out)
     job.s = s
+    job.d = NULL
+    job.d_b = NULL
     return job
 
 
@@ -91,6 +119,26 @@ def scale(cnp.ndarray x, real s, cnp.ndarray out, int n_threads):  # IN, IN, OUT
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     with nogil:
         parallel_for(_scale, &job, n, GRAIN, 0, n_threads)
+
+
+def multiply_backward(
+    cnp.ndarray d, cnp.ndarray a, cnp.ndarray b,    # IN
+    cnp.ndarray d_a, cnp.ndarray d_b,               # OUT
+    int n_threads,
+):
+    cdef Job job = _job(a, b, d_a, 0)
+    job.d = <const real*>cnp.PyArray_DATA(d)
+    job.d_b = <real*>cnp.PyArray_DATA(d_b)
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(d)
+    with nogil:
+        parallel_for(_multiply_backward, &job, n, GRAIN, 0, n_threads)
+
+
+def scale_backward(cnp.ndarray d, real s, cnp.ndarray d_x, int n_threads):  # IN, IN, OUT
+    cdef Job job = _job(d, d, d_x, s)
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(d_x)
+    with nogil:
+        parallel_for(_scale_backward, &job, n, GRAIN, 0, n_threads)
 
 
 def first_non_finite(cnp.ndarray x):  # IN

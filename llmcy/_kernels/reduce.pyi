@@ -1,0 +1,6 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+def sum_all(x: NDArray[Any]) -> float: ...
+def sum_rows_into(x: NDArray[Any], into: NDArray[Any], n_threads: int) -> None: ...

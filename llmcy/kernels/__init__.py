@@ -1,0 +1,32 @@
+"""The numerical functions of llmcy on numpy arrays: checked, in the order the contract fixes.
+
+Every function takes C-contiguous float32 or float64 arrays, gives the same bits on every processor
+and with every number of threads, and raises before it computes when its arguments do not fit.
+Values may be NaN or infinite: arithmetic then says so in its results, and the tape reports it.
+"""
+
+from llmcy.kernels.elementwise import (
+    accumulate,
+    add,
+    first_non_finite,
+    multiply,
+    multiply_backward,
+    scale,
+    scale_backward,
+)
+from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_rows
+
+__all__ = [
+    "accumulate",
+    "add",
+    "first_non_finite",
+    "mean",
+    "mean_backward",
+    "multiply",
+    "multiply_backward",
+    "scale",
+    "scale_backward",
+    "sum",
+    "sum_backward",
+    "sum_rows",
+]
