@@ -264,7 +264,22 @@ class TrainerError(LlmcyError, ValueError):
 class DataError(LlmcyError, ValueError):
     """Corpora, splits, windows and batches."""
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    KINDS = {
+        "InvalidSize": ("name", "value"),
+        # windows
+        "ZeroContextLength": (),
+        "ZeroStride": (),
+        "ContextLengthOverflow": ("context_length",),
+        # mini-batches
+        "ZeroBatchSize": (),
+        "EmptyDocumentId": (),
+        "InvalidTokenId": ("id", "position", "value"),
+        "PartitionMismatch": ("document_index", "expected", "actual"),
+        "DuplicateDocumentId": ("id", "first", "repeated"),
+        "WindowCountOverflow": (),
+        "TokenCountOverflow": (),
+        "AllocationFailed": ("elements",),
+    }
 
 
 class TokenizerError(LlmcyError, ValueError):
