@@ -245,7 +245,8 @@ class OptimizerStateError(LlmcyError, ValueError):
 
     KINDS = {
         "EmptyParameterName": (),
-        "ElementCountMismatch": ("name", "kind_of_moment", "expected", "actual"),
+        "ShapeOverflow": ("name", "shape"),
+        "ElementCountMismatch": ("name", "moment", "expected", "actual"),
         "NonFiniteMoment": ("name", "moment", "index", "value"),
         "NegativeSecondMoment": ("name", "index", "value"),
         "InvalidBetaPower": ("name", "value", "step"),
@@ -258,7 +259,39 @@ class OptimizerStateError(LlmcyError, ValueError):
 class TrainerError(LlmcyError, ValueError):
     """Training plans and training runs."""
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    KINDS = {
+        "EmptyLearningRateSchedule": (),
+        "InvalidScheduledLearningRate": ("step", "value"),
+        "InvalidMaximumGradientNorm": ("value",),
+        "EmptyValidationSteps": (),
+        "ValidationMustStartAtZero": ("actual",),
+        "ValidationStepOutOfRange": ("step", "final_step"),
+        "ValidationStepsNotIncreasing": ("previous", "next"),
+        "ValidationMustEndAtFinalStep": ("expected", "actual"),
+        "OptimizerNotFresh": ("step",),
+        "WrongPartition": ("role", "expected", "actual"),
+        "EmptyEpoch": ("role",),
+        "ContextLengthMismatch": ("role", "expected", "actual"),
+        "ContextLengthExceeded": ("role", "context_length", "max_positions"),
+        "TokenIdOutOfBounds": ("role", "target", "index", "id", "vocabulary_size"),
+        "NonScalarLoss": ("shape",),
+        "NonFiniteLoss": ("value",),
+        "MissingGradient": ("name",),
+        "NonFiniteGradient": ("name", "index", "value"),
+        "UnrepresentableGradientClip": ("maximum", "scaled_root"),
+        "OptimizerStepMismatch": ("expected", "actual"),
+        "ParameterNodeReplaced": ("name",),
+        "ParameterGradientNotZero": ("name", "index", "value"),
+        "ValidationRecordedGraph": ("partition", "batch"),
+        "ValidationChangedGradient": (),
+        "SealedState": (),
+        "StateConsumed": (),
+        "Model": (),
+        "Optimizer": (),
+        "Autodiff": (),
+        "Initialization": (),
+        "Tensor": (),
+    }
 
 
 class DataError(LlmcyError, ValueError):
@@ -304,13 +337,30 @@ class MetricError(LlmcyError, ValueError):
 class SamplingError(LlmcyError, ValueError):
     """Choosing a token from logits."""
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    KINDS = {
+        "EmptyLogits": (),
+        "VocabularyTooLarge": ("vocabulary_size",),
+        "NonFiniteLogit": ("token_id", "value"),
+        "InvalidTemperature": ("value",),
+        "InvalidTopK": ("top_k", "vocabulary_size"),
+        "InvalidProbabilitySum": ("value",),
+    }
 
 
 class GenerationError(LlmcyError, ValueError):
     """Requests to continue a prompt."""
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    KINDS = {
+        "EmptyPrompt": (),
+        "PromptTooLong": ("tokens", "max_positions"),
+        "PromptTokenOutOfBounds": ("position", "token_id", "vocabulary_size"),
+        "EosTokenOutOfBounds": ("token_id", "vocabulary_size"),
+        "InvalidMaxNewTokens": ("value",),
+        "LogitCountMismatch": ("expected", "actual"),
+        "Sampling": (),
+        "Model": (),
+        "Autodiff": (),
+    }
 
 
 class CheckpointError(LlmcyError, ValueError):
