@@ -10,6 +10,7 @@ chosen here: how many bits a head has decides which products are exact.
 from __future__ import annotations
 
 import argparse
+import struct
 import sys
 from pathlib import Path
 
@@ -95,12 +96,76 @@ def exp_tables() -> str:
     )
 
 
+LOG_OFFSET = 0x3FE6900000000000  # log: x = z 2^k with z from 0.705 to 1.41, cut into 128 pieces
+LOG_PIECES = 128
+
+
+def from_pattern(pattern: int) -> mpf:
+    return mpf(struct.unpack("<d", struct.pack("<Q", pattern))[0])
+
+
+def to_grid(value: mpf, exponent: int) -> mpf:
+    """`value` rounded to a multiple of 2^exponent."""
+    return mpmath.nint(value * mpf(2) ** -exponent) * mpf(2) ** exponent
+
+
+def log_tables() -> str:
+    """log: per piece a reciprocal of 11 bits and minus its logarithm on a grid of 2^-42, + tail."""
+    ln2 = mpmath.ln(2)
+    head = to_grid(ln2, -42)
+    inverses, heads, tails = [], [], []
+    for i in range(LOG_PIECES):
+        low, high = (from_pattern(LOG_OFFSET + (j << 45)) for j in (i, i + 1))
+        inverse = mpf(1) if low <= 1 < high else rounded(2 / (low + high), 11)
+        logarithm = -mpmath.ln(inverse)
+        inverses.append(inverse)
+        heads.append(to_grid(logarithm, -42))
+        tails.append(logarithm - heads[-1])
+    near = next(i for i, inverse in enumerate(inverses) if inverse == 1)
+    return (
+        "/* log: ln2 = LN2_HEAD (a multiple of 2^-42) + LN2_TAIL; the pieces of [0.705, 1.41) */\n"
+        + define("LLMCY_LN2_HEAD", head)
+        + define("LLMCY_LN2_TAIL", ln2 - head)
+        + f"#define LLMCY_LOG_OFFSET 0x{LOG_OFFSET:x}ULL\n"
+        + f"#define LLMCY_LOG_NEAR_ONE {near}\n"
+        + doubles("LLMCY_LOG_INVERSE", inverses)
+        + "/* minus the logarithm of the inverse: a multiple of 2^-42 + tail */\n"
+        + doubles("LLMCY_LOG_HEAD", heads)
+        + doubles("LLMCY_LOG_TAIL", tails)
+    )
+
+
+CIRCLE_STEPS = 256  # sin, cos: x = k pi/128 + r
+
+
+def circle_tables() -> str:
+    """sin and cos: pi/128 in 27 + 27 + 27 + 53 bits and sin(j pi/128) as two doubles."""
+    step = mpmath.pi / 128
+    parts = []
+    rest = step
+    for bits in (27, 27, 27, 53):
+        parts.append(rounded(rest, bits))
+        rest -= parts[-1]
+    sines = [mpmath.sinpi(mpf(j) / 128) for j in range(CIRCLE_STEPS)]
+    heads = [rounded(s, 53) for s in sines]
+    return (
+        "/* sin, cos: 128/pi; pi/128 = CIRCLE_STEP_1 + ... + CIRCLE_STEP_4 */\n"
+        + define("LLMCY_CIRCLE_INVERSE", 1 / step)
+        + "".join(define(f"LLMCY_CIRCLE_STEP_{i}", part) for i, part in enumerate(parts, 1))
+        + "/* sin(j pi/128) = head + tail; cos is 64 places further */\n"
+        + doubles("LLMCY_SINE_HEAD", heads)
+        + doubles("LLMCY_SINE_TAIL", [s - h for s, h in zip(sines, heads, strict=True)])
+    )
+
+
 def fast_tables() -> str:
     """Constants of the fast paths, compiled into every kernel that uses them."""
     return (
         NOTE
         + "#ifndef LLMCY_CR_TABLES_H\n#define LLMCY_CR_TABLES_H\n"
         + exp_tables()
+        + log_tables()
+        + circle_tables()
         + "#endif\n"
     )
 

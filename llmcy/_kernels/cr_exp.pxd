@@ -36,20 +36,16 @@ cdef enum:
 
 # ---- binary64 ------------------------------------------------------------------------------------
 
-cdef inline double exp_fast(double x, double* spread) noexcept nogil:
-    """exp(x) for -708 <= x <= 709, right if `spread` comes back as zero."""
-    cdef double shifted = x * EXP_INVERSE + ROUND_INT
-    cdef double k = shifted - ROUND_INT
-    cdef u64 index = bits_of(shifted)               # its low bits are k in two's complement
-    cdef double d = x - k * EXP_STEP_1              # product and difference exact
-    cdef double p = k * EXP_STEP_2                  # exact
-    cdef double s = d - p                           # s + slip = d - p exactly (two-sum)
-    cdef double back = s - d
-    cdef double slip = (d - (s - back)) - (p + back)
-    cdef double low = slip - k * EXP_STEP_3         # r = s + low
+cdef inline double exp_reduced(
+    double s, double low, u64 index, double error, double* spread
+) noexcept nogil:
+    """2^(index/128) * exp(s + low), right if `spread` comes back as zero.
+
+    |s| < 0.00272, |low| < 2^-61; the low bits of `index` are a number in two's complement.
+    """
     cdef double head = (s + ROUND_34) - ROUND_34    # 26 bits
     cdef double tail = (s - head) + low
-    # exp(r) - 1 - r
+    # exp(s) - 1 - s
     cdef double q = (s * s) * (0.5 + s * (1.0 / 6.0 + s * (1.0 / 24.0 + s * (
         1.0 / 120.0 + s * (1.0 / 720.0)))))
     cdef double th = EXP_HEAD[index & 127]
@@ -57,9 +53,21 @@ cdef inline double exp_fast(double x, double* spread) noexcept nogil:
     cdef double product = th * head                 # exact: 27 and 26 bits
     cdef double hi = th + product
     cdef double lo = (product - (hi - th)) + (tl + (th * (q + tail) + tl * (s + q)))
-    cdef double above = hi + (lo + EXP_ERROR)
-    spread[0] = above - (hi + (lo - EXP_ERROR))
+    cdef double above = hi + (lo + error)
+    spread[0] = above - (hi + (lo - error))
     return from_bits(bits_of(above) + ((index >> 7) << 52))
+
+
+cdef inline double exp_fast(double x, double* spread) noexcept nogil:
+    """exp(x) for -708 <= x <= 709, right if `spread` comes back as zero."""
+    cdef double shifted = x * EXP_INVERSE + ROUND_INT
+    cdef double k = shifted - ROUND_INT             # the low bits of `shifted` hold it too
+    cdef double d = x - k * EXP_STEP_1              # product and difference exact
+    cdef double p = k * EXP_STEP_2                  # exact
+    cdef double s = d - p                           # s + slip = d - p exactly (two-sum)
+    cdef double back = s - d
+    cdef double slip = (d - (s - back)) - (p + back)
+    return exp_reduced(s, slip - k * EXP_STEP_3, bits_of(shifted), EXP_ERROR, spread)
 
 
 cdef inline double cr_exp(double x) noexcept nogil:
