@@ -5,6 +5,7 @@ and with every number of threads, and raises before it computes when its argumen
 Values may be NaN or infinite: arithmetic then says so in its results, and the tape reports it.
 """
 
+from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
 from llmcy.kernels.elementwise import (
     accumulate,
     add,
@@ -19,13 +20,19 @@ from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_row
 __all__ = [
     "accumulate",
     "add",
+    "cos",
+    "exp",
     "first_non_finite",
+    "log",
+    "log1p",
     "mean",
     "mean_backward",
     "multiply",
     "multiply_backward",
+    "pow",
     "scale",
     "scale_backward",
+    "sin",
     "sum",
     "sum_backward",
     "sum_rows",
