@@ -161,6 +161,11 @@ class AutodiffError(LlmcyError, RuntimeError):
         "GraphReleased": ("op",),
         "ValueRevisionChanged": ("op", "recorded", "current"),
         "ParameterValueBorrowed": ("borrows",),
+        "ValueBeingWritten": (),
+        "LeaseReleased": (),
+        "NotALeaf": (),
+        "NotCarried": ("op",),
+        "CarryFailed": (),
     }
 
 

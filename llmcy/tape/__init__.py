@@ -1,0 +1,15 @@
+"""Reverse-mode differentiation: tensors, recorded operations, backward passes."""
+
+from llmcy.tape.backward import BackwardPass, CarriedGradients
+from llmcy.tape.recording import is_recording, no_grad
+from llmcy.tape.tensor import Node, Tensor, record
+
+__all__ = [
+    "BackwardPass",
+    "CarriedGradients",
+    "Node",
+    "Tensor",
+    "is_recording",
+    "no_grad",
+    "record",
+]
