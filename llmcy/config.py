@@ -8,8 +8,9 @@ from typing import Any
 
 from llmcy.errors import ModelError
 
-__all__ = ["ModelConfig"]
+__all__ = ["CONTRACT_VERSION", "ModelConfig"]
 
+CONTRACT_VERSION = 1  # of docs/numerics.md; recorded in runs and model files
 DTYPES = ("float64", "float32")
 
 
