@@ -18,8 +18,13 @@ def history() -> str:
 
 STATEMENTS = [
     pytest.param(
-        ["NPLM", "stopped early by validation", "updated after every example"]
-        + ["There is no early stopping", "A batch size of 1 gives updates per example"],
+        [
+            "NPLM",
+            "stopped early by validation",
+            "updated after every example",
+            "There is no early stopping",
+            "A batch size of 1 gives updates per example",
+        ],
         marks=pytest.mark.feature("H01"),
         id="H01",
     ),
@@ -51,14 +56,27 @@ STATEMENTS = [
         id="J17X",
     ),
     pytest.param(
-        ["model.ckpt.data-00000-of-00001", "model.ckpt.index", "model.ckpt.meta", "hparams.json"]
-        + ["absent: a path names one file", "encoder.json", "vocab.bpe", "training-pairs"],
+        [
+            "model.ckpt.data-00000-of-00001",
+            "model.ckpt.index",
+            "model.ckpt.meta",
+            "hparams.json",
+            "absent: a path names one file",
+            "encoder.json",
+            "vocab.bpe",
+            "training-pairs",
+        ],
         marks=pytest.mark.feature("L01"),
         id="L01",
     ),
     pytest.param(
-        ["That bundle is not one file", "cannot resume an optimizer", "holds no random state"]
-        + ["carries no checksum over its parts", "is not this format"],
+        [
+            "That bundle is not one file",
+            "cannot resume an optimizer",
+            "holds no random state",
+            "carries no checksum over its parts",
+            "is not this format",
+        ],
         marks=pytest.mark.feature("L02X"),
         id="L02X",
     ),
@@ -68,14 +86,22 @@ STATEMENTS = [
         id="L04X",
     ),
     pytest.param(
-        ["header length 8 bytes, little-endian", "half-open offsets", "holes forbidden forbidden"]
-        + ["row-major, little-endian row-major, little-endian", "every value keeps its bits"],
+        [
+            "header length 8 bytes, little-endian",
+            "half-open offsets",
+            "holes forbidden forbidden",
+            "row-major, little-endian row-major, little-endian",
+            "every value keeps its bits",
+        ],
         marks=pytest.mark.feature("L05"),
         id="L05",
     ),
     pytest.param(
-        ["tokenizer, model configuration, optimizer state, random state not defined"]
-        + ["checksum, atomic publication not defined", "The formats are not compatible"],
+        [
+            "tokenizer, model configuration, optimizer state, random state not defined",
+            "checksum, atomic publication not defined",
+            "The formats are not compatible",
+        ],
         marks=pytest.mark.feature("L06X"),
         id="L06X",
     ),

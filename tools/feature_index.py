@@ -2,7 +2,8 @@
 """Write, into docs/features.md, the tests that prove each row.
 
 A test names its rows with ``@pytest.mark.feature("A01", "A02")`` on itself, on its class, on a
-case of a parametrised test, or with a module-level ``pytestmark``.  The marks are read from the syntax tree; no test is imported or run.
+case of a parametrised test, or with a module-level ``pytestmark``.  The marks are read from the
+syntax tree; no test is imported or run.
 
     python tools/feature_index.py            rewrite the last column
     python tools/feature_index.py --check    exit 1 when it is out of date, name rows without a test
