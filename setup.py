@@ -17,8 +17,10 @@ from setuptools import Extension, setup
 
 KERNELS = Path("llmcy/_kernels")
 FLOAT_KERNELS = [  # built per instruction set and dtype
+    "attention",
     "elementary",
     "elementwise",
+    "matmul",
     "reduce",
 ]
 PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact"]  # integers and plumbing: one build

@@ -4,7 +4,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
+
 from llmcy import _kernels
+
+# the fixtures below set nothing that an example could leave changed; time is never a criterion
+settings.register_profile(
+    "llmcy",
+    deadline=None,
+    derandomize=False,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("llmcy")
 
 
 @pytest.fixture(params=_kernels.available_isas())

@@ -5,6 +5,7 @@ and with every number of threads, and raises before it computes when its argumen
 Values may be NaN or infinite: arithmetic then says so in its results, and the tape reports it.
 """
 
+from llmcy.kernels.attention import attention, attention_backward
 from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
 from llmcy.kernels.elementwise import (
     accumulate,
@@ -15,16 +16,21 @@ from llmcy.kernels.elementwise import (
     scale,
     scale_backward,
 )
+from llmcy.kernels.matmul import matmul, matmul_d_weight
 from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_rows
 
 __all__ = [
     "accumulate",
     "add",
+    "attention",
+    "attention_backward",
     "cos",
     "exp",
     "first_non_finite",
     "log",
     "log1p",
+    "matmul",
+    "matmul_d_weight",
     "mean",
     "mean_backward",
     "multiply",

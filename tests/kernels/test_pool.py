@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from llmcy import _kernels
 from llmcy._threads import num_threads, resolve_threads, set_num_threads
 from llmcy.errors import ConfigError

@@ -1,0 +1,133 @@
+"""Matrix products, and the weight gradient with its two-level sum.
+
+``matmul``           out[p, i, j] = fold over k of a[p, i, k] * b[p, k, j]
+``matmul_d_weight``  out[i, o]    = fold over b of ( fold over t of x[b, t, i] * d_y[b, t, o] )
+
+Each output element is one chain from +0 in ascending order of the summed index (numerics contract,
+section 5): binary64 rounds product and sum separately, binary32 fuses them (part two, rule 1).
+The finished sums of the rows b are added one after the other, never fused.
+"""
+
+cimport numpy as cnp
+
+from llmcy._kernels.pool cimport parallel_for
+from llmcy._kernels.types cimport mul_add, real
+
+cnp.import_array()
+
+cdef enum:
+    GRAIN_WORK = 65536  # multiply-adds below which waking a second thread costs more than it gains
+
+
+cdef struct Product:
+    const real* a
+    const real* b
+    real* out
+    Py_ssize_t m, n, k
+    Py_ssize_t a_batch, a_row, a_col      # steps between elements of a: batch, m and k index
+    Py_ssize_t b_batch, b_row, b_col      # of b: batch, k and n index
+
+
+cdef void _product_rows(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Product* job = <Product*>ctx
+    cdef Py_ssize_t r, p, k, j
+    cdef Py_ssize_t n = job.n
+    cdef const real* a
+    cdef const real* b
+    cdef real* out
+    cdef real x
+    for r in range(lo, hi):
+        p = r // job.m
+        a = job.a + p * job.a_batch + (r - p * job.m) * job.a_row
+        b = job.b + p * job.b_batch
+        out = job.out + r * n
+        for j in range(n):
+            out[j] = 0
+        for k in range(job.k):
+            x = a[k * job.a_col]
+            if job.b_col == 1:
+                for j in range(n):
+                    out[j] = mul_add(x, b[k * job.b_row + j], out[j])
+            else:
+                for j in range(n):
+                    out[j] = mul_add(x, b[k * job.b_row + j * job.b_col], out[j])
+
+
+cdef struct WeightGradient:
+    const real* x
+    const real* d_y
+    real* out
+    Py_ssize_t B, T, n_in, n_out
+    bint accumulate
+
+
+cdef void _weight_rows(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef WeightGradient* job = <WeightGradient*>ctx
+    cdef Py_ssize_t i, b, t, o
+    cdef Py_ssize_t n = job.n_out
+    cdef real* chain = <real*>scratch
+    cdef const real* d_y
+    cdef real* out
+    cdef real x
+    for i in range(lo, hi):
+        out = job.out + i * n
+        if not job.accumulate:
+            for o in range(n):
+                out[o] = 0
+        for b in range(job.B):
+            for o in range(n):
+                chain[o] = 0
+            for t in range(job.T):
+                x = job.x[(b * job.T + t) * job.n_in + i]
+                d_y = job.d_y + (b * job.T + t) * n
+                for o in range(n):
+                    chain[o] = mul_add(x, d_y[o], chain[o])
+            for o in range(n):
+                out[o] = out[o] + chain[o]
+
+
+def matmul(
+    cnp.ndarray a, cnp.ndarray b, cnp.ndarray out,  # IN, IN, OUT
+    Py_ssize_t batch, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
+    bint transpose_a, bint transpose_b, bint shared_b, int n_threads,
+):
+    """out (batch, m, n) = a (batch, m, k) x b (batch, k, n).
+
+    A transposed operand is stored (k, m), or (n, k); with shared_b one b serves all the batch.
+    """
+    cdef Product job
+    cdef int status
+    job.a = <const real*>cnp.PyArray_DATA(a)
+    job.b = <const real*>cnp.PyArray_DATA(b)
+    job.out = <real*>cnp.PyArray_DATA(out)
+    job.m, job.n, job.k = m, n, k
+    job.a_batch, job.a_row, job.a_col = m * k, 1 if transpose_a else k, m if transpose_a else 1
+    job.b_batch, job.b_row, job.b_col = (
+        0 if shared_b else k * n, 1 if transpose_b else n, k if transpose_b else 1
+    )
+    with nogil:
+        status = parallel_for(
+            _product_rows, &job, batch * m, GRAIN_WORK // (n * k + 1), 0, n_threads
+        )
+    if status:
+        raise MemoryError("matmul: no memory for the threads' scratch buffers")
+
+
+def matmul_d_weight(
+    cnp.ndarray x, cnp.ndarray d_y, cnp.ndarray out,  # IN, IN, IN and OUT
+    Py_ssize_t B, Py_ssize_t T, Py_ssize_t n_in, Py_ssize_t n_out, bint accumulate, int n_threads,
+):
+    """out (I, O) from x (B, T, I) and d_y (B, T, O); accumulate continues the fold over rows."""
+    cdef WeightGradient job
+    cdef int status
+    job.x = <const real*>cnp.PyArray_DATA(x)
+    job.d_y = <const real*>cnp.PyArray_DATA(d_y)
+    job.out = <real*>cnp.PyArray_DATA(out)
+    job.B, job.T, job.n_in, job.n_out = B, T, n_in, n_out
+    job.accumulate = accumulate
+    with nogil:
+        status = parallel_for(
+            _weight_rows, &job, n_in, GRAIN_WORK // (B * T * n_out + 1), n_out * sizeof(real), n_threads
+        )
+    if status:
+        raise MemoryError("matmul_d_weight: no memory for the threads' scratch buffers")

@@ -1,0 +1,132 @@
+"""Causal self-attention of all heads, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy import _check, _kernels
+from llmcy._threads import resolve_threads
+
+__all__ = ["attention", "attention_backward"]
+
+Array = NDArray[Any]
+
+
+def _checked_sizes(q: Array, k: Array, v: Array, n_heads: int) -> tuple[int, int, int, int]:
+    """Rows, positions, heads and head width, after the checks of the three inputs."""
+    _check.float_array("q", q)
+    if q.ndim != 3:
+        _check.fail_shape("q", "(B, T, D)", q.shape)
+    _check.like("k", k, q.dtype, q.shape)
+    _check.like("v", v, q.dtype, q.shape)
+    rows, positions, width = q.shape
+    heads = _check.whole_number("n_heads", n_heads, 1)
+    if width % heads:
+        _check.fail_shape("q", f"(B, T, D) with D a multiple of n_heads = {heads}", q.shape)
+    return rows, positions, heads, width // heads
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    n_heads: int,
+    *,
+    out: Array | None = None,
+    n_threads: int | None = None,
+) -> Array:
+    """Causal attention: every position mixes the values at its own and earlier positions.
+
+    For head h, which owns columns ``h*w ... h*w + w - 1`` with w = D / n_heads, and keys j <= i:
+    ``score = fold_e(q[i, e] * k[j, e]) * (1 / sqrt(w))``, ``p = softmax(score)`` over 0 ... i,
+    ``out[i, e] = fold_j(p[i, j] * v[j, e])``.
+
+    Parameters
+    ----------
+    q, k, v
+        (B, T, D), float64 or float32; ``q`` and ``k`` already rotated (:func:`rope`).
+    n_heads
+        Number of heads; divides D.
+    out
+        Where to write the result; must share no memory with the inputs.
+    n_threads
+        Threads to use; no bit depends on it.
+
+    Returns
+    -------
+    numpy.ndarray
+        (B, T, D), the heads side by side.
+
+    Raises
+    ------
+    ShapeError
+        If shapes differ, ``q`` has not three axes, or D is no multiple of ``n_heads``.
+    DTypeError
+        If an argument is not a C-contiguous array of q's dtype, or ``out`` is read-only or
+        overlaps.
+    RangeError
+        If ``n_heads`` is not a whole number above 0.
+
+    Notes
+    -----
+    docs/numerics.md, section 6, steps 5 to 8; float32: part two, rules 1 and 2.  Masked positions
+    are never computed, so a row's result depends on that row's prefix only.
+
+    Compatibility guarantee: the bits depend on the values of ``q``, ``k`` and ``v`` alone.
+    """
+    sizes = _checked_sizes(q, k, v, n_heads)
+    result = _check.output(out, q.dtype, q.shape, (("q", q), ("k", k), ("v", v)))
+    _kernels.for_dtype(q.dtype).attention.attention(
+        q, k, v, result, *sizes, resolve_threads(n_threads)
+    )
+    return result
+
+
+def attention_backward(
+    d_out: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    n_heads: int,
+    *,
+    n_threads: int | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of :func:`attention` for the rotated ``q``, the rotated ``k`` and ``v``.
+
+    The probabilities are computed again, not kept from the forward pass.
+
+    Parameters
+    ----------
+    d_out
+        (B, T, D), the gradient of the result.
+    q, k, v, n_heads
+        As in the forward pass.
+    n_threads
+        Threads to use; no bit depends on it.
+
+    Returns
+    -------
+    d_q, d_k, d_v : numpy.ndarray
+        (B, T, D) each.
+
+    Raises
+    ------
+    ShapeError, DTypeError, RangeError
+        As :func:`attention`.
+
+    Notes
+    -----
+    docs/numerics.md, section 8, rules 12 to 16; float32: part two, rules 1 and 2.
+
+    Compatibility guarantee: the bits depend on the values of the four arrays alone.
+    """
+    sizes = _checked_sizes(q, k, v, n_heads)
+    _check.like("d_out", d_out, q.dtype, q.shape)
+    d_q, d_k, d_v = (np.empty(q.shape, q.dtype) for _ in range(3))
+    _kernels.for_dtype(q.dtype).attention.attention_backward(
+        d_out, q, k, v, d_q, d_k, d_v, *sizes, resolve_threads(n_threads)
+    )
+    return d_q, d_k, d_v
