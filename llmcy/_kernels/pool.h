@@ -35,6 +35,7 @@ static struct {
     _Atomic(void *) ctx;
     _Atomic ptrdiff_t n;
     _Atomic uint32_t n_chunks;
+    _Atomic int n_helpers;                  /* workers that may take part: their scratch is there */
     _Alignas(64) pthread_mutex_t user;      /* one parallel region at a time */
     pthread_mutex_t sleep_lock;
     pthread_cond_t wake;
@@ -102,10 +103,10 @@ static void arena_release(void *unused) {
 static void make_arena_key(void) { pthread_key_create(&arena_key, arena_release); }
 
 /* ---- chunks --------------------------------------------------------------------------------- */
-/* Claim and run chunks of `generation` until none is left.  The fields of a job are replaced only
+/* Claim and run chunks of `generation` until none is left (worker -1 is the caller).  The fields of a job are replaced only
  * while the ticket is CLOSED under a newer generation, so a claim (compare-and-exchange on the
  * ticket) that succeeds proves that the fields read before it belong to this job. */
-static void work_on(uint64_t generation, char *scratch) {
+static void work_on(uint64_t generation, int worker, char *scratch) {
     for (;;) {
         uint64_t ticket = atomic_load_explicit(&pool.ticket, memory_order_acquire);
         uint64_t chunk = ticket & 0xffffffffULL;
@@ -114,7 +115,8 @@ static void work_on(uint64_t generation, char *scratch) {
         void *ctx = atomic_load_explicit(&pool.ctx, memory_order_relaxed);
         ptrdiff_t n = atomic_load_explicit(&pool.n, memory_order_relaxed);
         ptrdiff_t n_chunks = atomic_load_explicit(&pool.n_chunks, memory_order_relaxed);
-        if ((ptrdiff_t)chunk >= n_chunks) return;
+        int n_helpers = atomic_load_explicit(&pool.n_helpers, memory_order_relaxed);
+        if ((ptrdiff_t)chunk >= n_chunks || worker >= n_helpers) return;
         if (!atomic_compare_exchange_strong_explicit(&pool.ticket, &ticket, ticket + 1,
                                                      memory_order_acq_rel, memory_order_acquire))
             continue;
@@ -149,7 +151,7 @@ static void *worker_main(void *index) {
             spins = 0;
         }
         seen = generation;
-        work_on(generation, arena->base);
+        work_on(generation, (int)(intptr_t)index, arena->base);
     }
     return NULL;
 }
@@ -202,6 +204,7 @@ static int run_parallel(llmcy_chunk_fn fn, void *ctx, ptrdiff_t n, uint32_t n_ch
     atomic_store(&pool.ctx, ctx);
     atomic_store(&pool.n, n);
     atomic_store(&pool.n_chunks, n_chunks);
+    atomic_store(&pool.n_helpers, wanted);
     atomic_store(&pool.finished, 0);
     generation++;
     atomic_store(&pool.ticket, generation << 32);
@@ -211,7 +214,7 @@ static int run_parallel(llmcy_chunk_fn fn, void *ctx, ptrdiff_t n, uint32_t n_ch
         pthread_mutex_unlock(&pool.sleep_lock);
     }
     in_parallel_region = 1;
-    work_on(generation, scratch);
+    work_on(generation, -1, scratch);
     in_parallel_region = 0;
     for (int spins = 0; atomic_load_explicit(&pool.finished, memory_order_acquire) < n_chunks;) {
         if (++spins < SPINS_BEFORE_YIELD) LLMCY_PAUSE();
