@@ -15,6 +15,7 @@ __all__ = [
     "ConfigError",
     "DTypeError",
     "DataError",
+    "FileError",
     "GenerationError",
     "InitializationError",
     "LlmcyError",
@@ -261,6 +262,16 @@ class OptimizerStateError(LlmcyError, ValueError):
     }
 
 
+class FileError(LlmcyError, OSError):
+    """Replacing a file in one visible step."""
+
+    KINDS = {
+        "NoFileName": ("path",),
+        "UnsupportedAtomicReplacement": (),
+        "Io": ("operation", "path"),
+    }
+
+
 class TrainerError(LlmcyError, ValueError):
     """Training plans and training runs."""
 
@@ -369,9 +380,47 @@ class GenerationError(LlmcyError, ValueError):
 
 
 class CheckpointError(LlmcyError, ValueError):
-    """Creating, reading and writing checkpoints."""
+    """Creating, reading and writing checkpoints.
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    The kinds and the order in which they are raised are part of the format (docs/formats.md).
+    """
+
+    KINDS = {
+        "InvalidMagic": (),
+        "UnsupportedVersion": ("found",),
+        "UnsupportedEndianness": ("found",),
+        "UnsupportedTokenizerLayout": ("found",),
+        "UnsupportedRngAlgorithm": ("found",),
+        "Truncated": ("context",),
+        "FileExtent": ("header", "payload", "actual"),
+        "ChecksumMismatch": ("expected", "actual"),
+        "UnknownTokenizerKind": ("tag",),
+        "UnknownDType": ("tag",),
+        "UnknownTensorRole": ("tag",),
+        "InvalidUtf8": ("context",),
+        "SizeOverflow": ("context",),
+        "Allocation": ("context",),
+        "VocabularyMismatch": ("tokenizer", "decoder"),
+        "StepMismatch": ("selected", "optimizer"),
+        "OptimizerNames": ("expected", "actual"),
+        "OptimizerShape": ("name", "model", "optimizer"),
+        "Tokenizer": ("text",),
+        "Layout": ("text",),
+        "NonCanonical": ("text",),
+        "UnsupportedAtomicReplacement": (),
+        "Io": ("operation", "path"),
+        "Model": (),
+        "Trainer": (),
+        "Tensor": (),
+        "Initialization": (),
+        "Bpe": (),
+        "AdamW": (),
+        "AdamWState": (),
+        # not in the published list of kinds: misuse that only this package can meet
+        "UnsupportedModelDType": ("dtype",),
+        "NotSealed": ("actual",),
+        "Consumed": (),
+    }
 
 
 class RunError(LlmcyError, RuntimeError):

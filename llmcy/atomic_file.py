@@ -1,0 +1,171 @@
+"""Write a file so that a reader sees the old one or the new one, never a part of either.
+
+The bytes go to a temporary sibling, are forced to the disk, and the sibling is renamed onto the
+destination.  Every call to the operating system is looked up in :mod:`os` when it is made, so a
+test can make any one of them fail.
+
+What a crash leaves: before the rename the old file, perhaps with a dot-file beside it that nothing
+removes later; after the rename the new file.  When only the last step fails (forcing the directory
+to the disk) the new file is already in place, and the call still reports the failure.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from itertools import count
+from pathlib import PurePath
+
+from llmcy.errors import FileError
+
+__all__ = ["MAX_TEMPORARY_ATTEMPTS", "check_destination", "write_atomic"]
+
+MAX_TEMPORARY_ATTEMPTS = 128
+_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+
+# renaming over an existing file is atomic on Unix only
+RENAME_IS_ATOMIC = os.name == "posix"
+
+_serials = count()
+_serial_lock = threading.Lock()
+
+
+def _fresh_lock() -> None:
+    global _serial_lock
+    _serial_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may have held the lock while this one forked
+    os.register_at_fork(after_in_child=_fresh_lock)
+
+
+def _next_serial() -> int:
+    with _serial_lock:
+        return next(_serials)
+
+
+PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+def check_destination(path: PathLike) -> tuple[str, str, str]:
+    """Split a destination into the path itself, its directory and its file name.
+
+    Parameters
+    ----------
+    path
+        Where a file is to appear.  Nothing is looked up on the disk.
+
+    Returns
+    -------
+    destination, parent, name
+        The path as given, its directory (``"."`` for a bare name) and its last component.
+
+    Raises
+    ------
+    FileError
+        ``NoFileName`` when the path does not end in a name: empty, ``/``, ``.`` or ``..``.
+    """
+    destination = os.fsdecode(path)
+    pure = PurePath(destination)
+    if pure.name in ("", ".."):
+        raise FileError(
+            "NoFileName", f"{destination!r} does not end in a file name", path=destination
+        )
+    return destination, str(pure.parent), pure.name
+
+
+def write_atomic(path: PathLike, data: bytes | bytearray | memoryview) -> None:
+    """Replace the file at ``path``, or create it, in one visible step.
+
+    Parameters
+    ----------
+    path
+        The destination.  An existing file is replaced; a symbolic link is replaced by a regular
+        file and its target left alone; the permissions of the old file are not carried over.
+    data
+        The whole new content.
+
+    Raises
+    ------
+    FileError
+        ``UnsupportedAtomicReplacement`` where a rename does not replace atomically;
+        ``NoFileName`` as :func:`check_destination`; ``Io`` with the operation, the path it was
+        applied to and the system's error as ``cause``.  In all cases but the operation
+        ``synchronize parent directory`` the destination is as it was.
+    """
+    if not RENAME_IS_ATOMIC:
+        raise FileError(
+            "UnsupportedAtomicReplacement", "this platform cannot replace a file atomically"
+        )
+    destination, parent, name = check_destination(path)
+    descriptor, temporary = _create_temporary(destination, parent, name)
+    try:
+        _fill(descriptor, temporary, memoryview(data).cast("B"))
+        try:
+            os.rename(temporary, destination)
+        except OSError as cause:
+            raise _io("atomically replace", destination, cause) from cause
+        _synchronize_directory(parent)
+    except BaseException:
+        with suppress(OSError):  # renamed already, or it fails too: the first failure is reported
+            os.unlink(temporary)
+        raise
+
+
+def _io(operation: str, path: str, cause: Exception) -> FileError:
+    return FileError(
+        "Io", f"{operation} {path!r}: {cause}", cause=cause, operation=operation, path=path
+    )
+
+
+def _create_temporary(destination: str, parent: str, name: str) -> tuple[int, str]:
+    """Open a file in ``parent`` that did not exist; return its descriptor and path."""
+    readable = os.fsencode(name).decode("utf-8", "replace")
+    for _ in range(MAX_TEMPORARY_ATTEMPTS):
+        temporary = os.path.join(parent, f".{readable}.tmp-{os.getpid()}-{_next_serial()}")
+        try:
+            return os.open(temporary, _TEMPORARY_FLAGS, 0o666), temporary
+        except FileExistsError as cause:
+            taken = cause
+        except (OSError, ValueError) as cause:  # ValueError: a zero byte in the path
+            raise _io("create temporary", temporary, cause) from cause
+    raise _io("create unique temporary", destination, taken) from taken
+
+
+def _fill(descriptor: int, temporary: str, data: memoryview) -> None:
+    """Write everything, force it to the disk and close, whatever happens."""
+    try:
+        try:
+            written = 0
+            while written < len(data):
+                step = os.write(descriptor, data[written:])
+                if step == 0:
+                    raise OSError(f"wrote {written} of {len(data)} bytes and then nothing more")
+                written += step
+        except OSError as cause:
+            raise _io("write temporary", temporary, cause) from cause
+        try:
+            os.fsync(descriptor)
+        except OSError as cause:
+            raise _io("synchronize temporary", temporary, cause) from cause
+    except BaseException:
+        with suppress(OSError):  # the earlier failure is the one to report
+            os.close(descriptor)
+        raise
+    try:
+        os.close(descriptor)
+    except OSError as cause:
+        raise _io("close temporary", temporary, cause) from cause
+
+
+def _synchronize_directory(parent: str) -> None:
+    """Force the directory's new entry to the disk."""
+    try:
+        descriptor = os.open(parent, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as cause:
+        raise _io("synchronize parent directory", parent, cause) from cause
