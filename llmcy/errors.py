@@ -208,7 +208,10 @@ class ModelError(LlmcyError, ValueError):
         "BlockModelWidthMismatch": ("layer", "expected", "actual"),
         "BlockFeedForwardWidthMismatch": ("layer", "expected", "actual"),
         "FinalNormWidthMismatch": ("expected", "actual"),
+        "RotaryTableAllocationFailed": ("max_seq_len", "pairs"),
+        "InputRank": ("shape",),
         "EmptyInput": ("shape",),
+        "TargetShapeMismatch": ("expected", "actual"),
         "ContextTooLong": ("tokens", "max_seq_len"),
         "TokenOutOfBounds": ("index", "token_id", "vocab_size"),
     }
