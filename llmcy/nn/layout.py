@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from llmcy import kernels
 from llmcy.config import ModelConfig
 from llmcy.errors import ModelError
 
@@ -207,8 +208,6 @@ def check_rotary_table(
         )
     if theta >= 1.0:
         return None  # every frequency is at most 1 and every angle at most max_seq_len
-    from llmcy import kernels
-
     kind = np.dtype(dtype)
     exponents = np.array([(-2.0 * j) / head_dim for j in range(pairs)], kind)
     frequencies = kernels.pow(np.full(pairs, theta, kind), exponents)
