@@ -12,6 +12,8 @@ admitted here are transcendental, so never on a boundary between two results, an
 every value that is a dyadic fraction short enough to be a boundary is recognised first and
 rounded exactly (docs/elementary.md, "The exact path").
 
+`first` is the attempt to begin with: 0, or more in tests, which thus reach every precision.
+
 No floating-point operation contributes to a result: doubles are used only for first guesses
 whose quality affects time, never bits.
 """
@@ -34,7 +36,7 @@ cdef extern from "cr_exact_tables.h" nogil:
     const uint64_t TWO_OVER_PI_LIMBS[]
 
 cdef enum:
-    ROUNDS = 5                  # attempts of Ziv's strategy
+    ATTEMPTS = 5                # of Ziv's strategy
 
 
 cdef inline int limbs_of_attempt(int attempt) noexcept nogil:
@@ -137,7 +139,7 @@ cdef inline int exp_error(int n) noexcept nogil:
 
     Series: fewer than 64 terms, each truncated twice.  Undoing a halving doubles the error and
     adds one unit, times 1 + s < 2 over all of them.  Hence 2^(halvings + 1) * (2 * 64 + 40 + 2)
-    < 2^(halvings + 9).  The multiple of ln 2 adds at most 1100 units to the reduced argument,
+    < 2^(halvings + 9).  The multiple of ln 2 adds at most 1200 units to the reduced argument,
     which the exponential (< 2) turns into 2^12.  Together below 2^(halvings + 10).
     """
     return halvings(n) + 10
@@ -188,7 +190,7 @@ cdef inline int log_error(int n) noexcept nogil:
 
     z inherits the error of exp_fixed times w < 1.5, plus truncations and the unit of w: below
     2^(exp_error + 1).  Its logarithm has slope near 1, and the series adds two units for each of
-    at most 110 terms.
+    fewer than 60 terms.
     """
     return exp_error(n) + 2
 
@@ -270,13 +272,13 @@ cdef int place_mantissa(uint64_t* w, int n, double x) noexcept nogil:
 
 # ---- the functions -------------------------------------------------------------------------------
 
-cdef double exact_exp(double x, int bits) noexcept nogil:
+cdef double exact_exp(double x, int bits, int first) noexcept nogil:
     cdef uint64_t a[MAX_LIMBS]
     cdef uint64_t s[MAX_LIMBS]
     cdef uint64_t pattern = 0
     cdef Parts p = split(x)
     cdef int attempt, n, k
-    for attempt in range(ROUNDS):
+    for attempt in range(first, ATTEMPTS):
         n = limbs_of_attempt(attempt)
         place(a, n + 1, p.mantissa, 64 * n + p.exponent)
         if p.negative:
@@ -298,13 +300,13 @@ cdef double finish_log(uint64_t* a, int n, int error, int bits, bint* done) noex
     return from_pattern(pattern, negative, bits)
 
 
-cdef double exact_log(double x, int bits) noexcept nogil:
+cdef double exact_log(double x, int bits, int first) noexcept nogil:
     cdef uint64_t w[MAX_LIMBS]
     cdef uint64_t a[MAX_LIMBS]
     cdef bint done = False
     cdef double result = 0.0
     cdef int attempt, n, k
-    for attempt in range(ROUNDS):
+    for attempt in range(first, ATTEMPTS):
         n = limbs_of_attempt(attempt)
         k = place_mantissa(w, n, x)
         log_fixed(a, w, n)
@@ -341,13 +343,13 @@ cdef int place_one_plus(uint64_t* w, int n, double x) noexcept nogil:
     return k
 
 
-cdef double exact_log1p(double x, int bits) noexcept nogil:
+cdef double exact_log1p(double x, int bits, int first) noexcept nogil:
     cdef uint64_t w[MAX_LIMBS]
     cdef uint64_t a[MAX_LIMBS]
     cdef bint done = False
     cdef double result = 0.0
     cdef int attempt, n, k
-    for attempt in range(ROUNDS):
+    for attempt in range(first, ATTEMPTS):
         n = limbs_of_attempt(attempt)
         k = place_one_plus(w, n, x)
         log_fixed(a, w, n)
@@ -424,14 +426,14 @@ cdef void sine_series(uint64_t* a, const uint64_t* r, int n, bint cosine) noexce
         j += 2
 
 
-cdef double exact_circular(double x, int bits, int shift) noexcept nogil:
+cdef double exact_circular(double x, int shift, int bits, int first) noexcept nogil:
     """sin(|x| + shift * pi/2)."""
     cdef uint64_t r[MAX_LIMBS]
     cdef uint64_t a[MAX_LIMBS]
     cdef uint64_t pattern = 0
     cdef bint below = False, negative = False
     cdef int attempt, n, quadrant
-    for attempt in range(ROUNDS):
+    for attempt in range(first, ATTEMPTS):
         n = limbs_of_attempt(attempt)
         quadrant = (reduce_quadrant(r, &below, x, n) + shift) & 3
         sine_series(a, r, n, quadrant & 1)
@@ -443,13 +445,13 @@ cdef double exact_circular(double x, int bits, int shift) noexcept nogil:
     return from_pattern(pattern, negative, bits)
 
 
-cdef double exact_sin(double x, int bits) noexcept nogil:
-    cdef double s = exact_circular(x, bits, 0)
+cdef double exact_sin(double x, int bits, int first) noexcept nogil:
+    cdef double s = exact_circular(x, 0, bits, first)
     return -s if x < 0.0 else s
 
 
-cdef double exact_cos(double x, int bits) noexcept nogil:
-    return exact_circular(x, bits, 1)
+cdef double exact_cos(double x, int bits, int first) noexcept nogil:
+    return exact_circular(x, 1, bits, first)
 
 
 # ---- pow -----------------------------------------------------------------------------------------
@@ -508,7 +510,7 @@ cdef double log_estimate(double x) noexcept nogil:
     return <double>k * 0.6931471805599453 + log_guess(w)
 
 
-cdef double exact_pow(double x, double y, int bits) noexcept nogil:
+cdef double exact_pow(double x, double y, int bits, int first) noexcept nogil:
     cdef uint64_t w[MAX_LIMBS]
     cdef uint64_t a[MAX_LIMBS]
     cdef uint64_t full[2 * MAX_LIMBS]
@@ -524,7 +526,7 @@ cdef double exact_pow(double x, double y, int bits) noexcept nogil:
         return 0.0
     if exact_power(x, y, bits, &pattern):
         return from_pattern(pattern, False, bits)
-    for attempt in range(ROUNDS):
+    for attempt in range(first, ATTEMPTS):
         n = limbs_of_attempt(attempt)
         k = place_mantissa(w, n, x)
         log_fixed(a, w, n)
@@ -550,3 +552,22 @@ cdef double exact_pow(double x, double y, int bits) noexcept nogil:
         if decide(s, n + 1, k - 64 * n, error, bits, &pattern):
             break
     return from_pattern(pattern, False, bits)
+
+
+# ---- for tests -----------------------------------------------------------------------------------
+
+def exact(str function, double x, double y, int bits, int first):
+    """The exact path by itself: f(x), or x^y, from the given attempt on."""
+    if function == "exp":
+        return exact_exp(x, bits, first)
+    if function == "log":
+        return exact_log(x, bits, first)
+    if function == "log1p":
+        return exact_log1p(x, bits, first)
+    if function == "sin":
+        return exact_sin(x, bits, first)
+    if function == "cos":
+        return exact_cos(x, bits, first)
+    if function == "pow":
+        return exact_pow(x, y, bits, first)
+    raise ValueError(function)

@@ -54,7 +54,7 @@ cdef inline Pair reduced(double z, double c) noexcept nogil:
 
 
 cdef inline Pair log_pair(Pair r, double k, int piece) noexcept nogil:
-    """k ln2 - log(c) + log(1 + r.hi + r.lo) for |r| < 2^-7, |r.lo| < 2^-52.
+    """k ln2 - log(c) + log(1 + r.hi + r.lo) for |r| < 2^-7.8, |r.lo| < 2^-52.
 
     Off by less than LOG_ERROR_NEAR of itself where k = 0 and c = 1 (r.lo = 0 there), else by less
     than LOG_ERROR.
@@ -68,7 +68,7 @@ cdef inline Pair log_pair(Pair r, double k, int piece) noexcept nogil:
     cdef Pair first = two_sum(base, t)
     cdef Pair second = two_sum(first.hi, -0.5 * square.hi)
     cdef double low = (k * LN2_TAIL + LOG_TAIL[piece]) + (first.lo + second.lo)
-    low += (r.lo - t * r.lo) - 0.5 * square.lo
+    low += (r.lo - t * (r.lo - t * r.lo)) - 0.5 * square.lo
     return fast_two_sum(second.hi, low + cubic)
 
 
@@ -92,7 +92,7 @@ cdef inline double cr_log(double x) noexcept nogil:
     p = log_pair(reduced(at.z, LOG_INVERSE[at.piece]), <double>at.k, at.piece)
     if rounds_alike(p, log_error(p, at), &result):
         return result
-    return exact_log(x, 53)
+    return exact_log(x, 53, 0)
 
 
 cdef inline double cr_log1p(double x) noexcept nogil:
@@ -115,7 +115,7 @@ cdef inline double cr_log1p(double x) noexcept nogil:
     p = log_pair(p, <double>at.k, at.piece)
     if rounds_alike(p, log_error(p, at), &result):
         return result
-    return exact_log1p(x, 53)
+    return exact_log1p(x, 53, 0)
 
 
 # ---- binary32 ------------------------------------------------------------------------------------
@@ -133,14 +133,14 @@ cdef inline bint is_halfway(double y) noexcept nogil:
 cdef inline float cr_logf(float x) noexcept nogil:
     cdef double y = cr_log(x)
     if is_halfway(y):
-        return <float>exact_log(x, 24)
+        return <float>exact_log(x, 24, 0)
     return <float>y
 
 
 cdef inline float cr_log1pf(float x) noexcept nogil:
     cdef double y = cr_log1p(x)
     if is_halfway(y):
-        return <float>exact_log1p(x, 24)
+        return <float>exact_log1p(x, 24, 0)
     return <float>y
 
 

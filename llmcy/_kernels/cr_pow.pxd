@@ -92,7 +92,7 @@ cdef inline Pair log_wide(double x) noexcept nogil:
     cdef Pair second = two_sum(first.hi, -0.5 * square.hi)
     cdef Pair third = two_sum(second.hi, cubic.hi)
     cdef double low = (k * LN2_TAIL + LOG_TAIL[at.piece]) + ((first.lo + second.lo) + third.lo)
-    low += (r.lo - t * r.lo) + (cubic.lo - 0.5 * square.lo)
+    low += (r.lo - t * (r.lo - t * r.lo)) + (cubic.lo - 0.5 * square.lo)
     return fast_two_sum(third.hi, low)
 
 
@@ -125,7 +125,7 @@ cdef inline double cr_pow(double x, double y) noexcept nogil:
         return result
     result = pow_fast(fabs(x), y, &spread)
     if spread != 0.0:
-        result = exact_pow(fabs(x), y, 53)
+        result = exact_pow(fabs(x), y, 53, 0)
     return -result if x < 0.0 and is_odd(y) else result
 
 
@@ -138,7 +138,7 @@ cdef inline float cr_powf(float x, float y) noexcept nogil:
     magnitude = fabs(result)
     if is_halfway(result) or (7.006492321624085e-46 <= magnitude        # 2^-150
                               and magnitude < 1.1754943508222875e-38):  # 2^-126
-        magnitude = exact_pow(fabs(x), y, 24)
+        magnitude = exact_pow(fabs(x), y, 24, 0)
         return <float>(-magnitude if result < 0.0 else magnitude)
     return <float>result
 

@@ -76,7 +76,7 @@ cdef inline double cr_sin(double x) noexcept nogil:
         return x
     if fabs(x) <= 1048576.0 and decided(sine_pair(x, 0), &result):
         return result
-    return exact_sin(x, 53)
+    return exact_sin(x, 53, 0)
 
 
 cdef inline double cr_cos(double x) noexcept nogil:
@@ -87,7 +87,7 @@ cdef inline double cr_cos(double x) noexcept nogil:
         return 1.0
     if fabs(x) <= 1048576.0 and decided(sine_pair(x, 1), &result):
         return result
-    return exact_cos(x, 53)
+    return exact_cos(x, 53, 0)
 
 
 # binary32: why the second rounding is right unless halfway is said in cr_log.  Small arguments of
@@ -97,14 +97,14 @@ cdef inline double cr_cos(double x) noexcept nogil:
 cdef inline float cr_sinf(float x) noexcept nogil:
     cdef double y = cr_sin(x)
     if is_halfway(y):
-        return <float>exact_sin(x, 24)
+        return <float>exact_sin(x, 24, 0)
     return <float>y
 
 
 cdef inline float cr_cosf(float x) noexcept nogil:
     cdef double y = cr_cos(x)
     if is_halfway(y):
-        return <float>exact_cos(x, 24)
+        return <float>exact_cos(x, 24, 0)
     return <float>y
 
 
