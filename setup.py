@@ -22,6 +22,14 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "elementwise",
     "matmul",
     "reduce",
+    "grad_norm",
+    "adamw",
+    "embedding",
+    "rope",
+    "swiglu",
+    "rms_norm",
+    "cross_entropy",
+    "softmax",
 ]
 PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact"]  # integers and plumbing: one build
 

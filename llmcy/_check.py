@@ -20,11 +20,14 @@ from llmcy.errors import DTypeError, RangeError, ShapeError
 __all__ = [
     "FLOAT32",
     "FLOAT64",
+    "apart",
     "axes",
+    "fail_range",
     "fail_shape",
     "finite",
     "flag",
     "float_array",
+    "float_dtype",
     "like",
     "output",
     "positive",
@@ -88,7 +91,8 @@ def fail_shape(name: str, expected: object, actual: tuple[int, ...]) -> NoReturn
     )
 
 
-def _fail_range(name: str, value: object, expected: str) -> NoReturn:
+def fail_range(name: str, value: object, expected: str) -> NoReturn:
+    """Raise the RangeError of an argument."""
     raise RangeError(
         "OutOfRange", f"{name} must be {expected}, got {value!r}",
         name=name, value=value, expected=expected,
@@ -100,7 +104,7 @@ def float_array(name: str, x: object) -> None:
     """``x`` is a contiguous float32 or float64 array."""
     if isinstance(x, np.ndarray):
         dtype = x.dtype
-        if dtype is FLOAT64 or dtype is FLOAT32 or dtype == FLOAT64 or dtype == FLOAT32:
+        if dtype is FLOAT64 or dtype is FLOAT32 or dtype in (FLOAT64, FLOAT32):
             flags = x.flags
             if flags.c_contiguous and flags.aligned:
                 return
@@ -119,7 +123,7 @@ def like(name: str, x: object, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 
 def axes(name: str, x: Array, lowest: int, letters: str) -> None:
-    """``x`` has at least ``lowest`` axes; ``letters`` is the shape as the documentation writes it."""
+    """``x`` has at least ``lowest`` axes; ``letters`` is the documented shape."""
     if x.ndim < lowest:
         fail_shape(name, letters, x.shape)
 
@@ -163,6 +167,13 @@ def updated(
     like(name, x, dtype, shape)
     if not x.flags.writeable:
         raise DTypeError("ReadOnly", f"{name} is read-only", name=name)
+    apart(name, x, reads, in_place=in_place)
+
+
+def apart(
+    name: str, x: Array, reads: Sequence[tuple[str, Array]], *, in_place: bool = False
+) -> None:
+    """``x`` shares no memory with any of ``reads`` (or, with ``in_place``, is one of them)."""
     for other_name, other in reads:
         if np.may_share_memory(x, other):
             if in_place and other.nbytes == x.nbytes and x.ctypes.data == other.ctypes.data:
@@ -174,6 +185,23 @@ def updated(
                 name=name,
                 other=other_name,
             )
+
+
+def float_dtype(name: str, dtype: object) -> np.dtype[Any]:
+    """``dtype`` as a numpy dtype that is float32 or float64."""
+    try:
+        found = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found not in (FLOAT64, FLOAT32):
+        raise DTypeError(
+            "UnsupportedDType",
+            f"{name} must be float32 or float64, got {dtype!r}",
+            name=name,
+            expected="float32 or float64",
+            actual=str(dtype),
+        )
+    return FLOAT64 if found == FLOAT64 else FLOAT32
 
 
 def token_ids(name: str, ids: object, shape: tuple[int, ...] | None = None) -> None:
@@ -203,18 +231,18 @@ def token_out_of_range(name: str, index: int, value: int, vocab_size: int) -> No
 def real_number(name: str, value: object) -> float:
     """``value`` as a float; NaN and infinities pass."""
     if isinstance(value, bool) or not isinstance(value, (float, int, np.floating, np.integer)):
-        _fail_range(name, value, "a real number")
+        fail_range(name, value, "a real number")
     try:
         return float(value)
     except OverflowError:
-        _fail_range(name, value, "a real number within the range of float64")
+        fail_range(name, value, "a real number within the range of float64")
 
 
 def finite(name: str, value: object) -> float:
     """``value`` as a float that is neither NaN nor infinite."""
     number = real_number(name, value)
     if not math.isfinite(number):
-        _fail_range(name, value, "a finite number")
+        fail_range(name, value, "a finite number")
     return number
 
 
@@ -222,7 +250,7 @@ def positive(name: str, value: object) -> float:
     """``value`` as a finite float above zero."""
     number = real_number(name, value)
     if not 0.0 < number < math.inf:
-        _fail_range(name, value, "a finite number above 0")
+        fail_range(name, value, "a finite number above 0")
     return number
 
 
@@ -233,12 +261,12 @@ def whole_number(name: str, value: object, lowest: int = 0, highest: int = 2**63
         or not isinstance(value, (int, np.integer))
         or not lowest <= value <= highest
     ):
-        _fail_range(name, value, f"a whole number from {lowest} to {highest}")
+        fail_range(name, value, f"a whole number from {lowest} to {highest}")
     return int(value)
 
 
 def flag(name: str, value: object) -> bool:
     """``value`` is True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        _fail_range(name, value, "True or False")
+        fail_range(name, value, "True or False")
     return bool(value)

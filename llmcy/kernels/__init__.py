@@ -5,8 +5,30 @@ and with every number of threads, and raises before it computes when its argumen
 Values may be NaN or infinite: arithmetic then says so in its results, and the tape reports it.
 """
 
-from llmcy.kernels.attention import attention, attention_backward
-from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
+from llmcy.kernels.adamw import (
+    ADAMW_STAGES,
+    AdamWUpdate,
+    NonFiniteStage,
+    adamw_stages,
+    adamw_update,
+)
+from llmcy.kernels.attention import (
+    attention,
+    attention_backward,
+)
+from llmcy.kernels.cross_entropy import (
+    cross_entropy,
+    cross_entropy_backward,
+    cross_entropy_row_losses,
+)
+from llmcy.kernels.elementary import (
+    cos,
+    exp,
+    log,
+    log1p,
+    pow,
+    sin,
+)
 from llmcy.kernels.elementwise import (
     accumulate,
     add,
@@ -16,19 +38,76 @@ from llmcy.kernels.elementwise import (
     scale,
     scale_backward,
 )
-from llmcy.kernels.matmul import matmul, matmul_d_weight
-from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_rows
+from llmcy.kernels.embedding import (
+    embedding,
+    embedding_backward,
+)
+from llmcy.kernels.grad_norm import (
+    GradNorm,
+    grad_norm,
+)
+from llmcy.kernels.matmul import (
+    matmul,
+    matmul_d_weight,
+)
+from llmcy.kernels.reduce import (
+    mean,
+    mean_backward,
+    sum,
+    sum_backward,
+    sum_rows,
+)
+from llmcy.kernels.rms_norm import (
+    RmsNorm,
+    rms_norm,
+    rms_norm_backward,
+)
+from llmcy.kernels.rope import (
+    rope,
+    rope_table,
+)
+from llmcy.kernels.softmax import (
+    causal_softmax,
+    causal_softmax_backward,
+    log_softmax,
+    log_softmax_backward,
+    softmax,
+    softmax_backward,
+)
+from llmcy.kernels.swiglu import (
+    silu,
+    silu_backward,
+    swiglu,
+    swiglu_backward,
+)
 
 __all__ = [
+    "ADAMW_STAGES",
+    "AdamWUpdate",
+    "GradNorm",
+    "NonFiniteStage",
+    "RmsNorm",
     "accumulate",
+    "adamw_stages",
+    "adamw_update",
     "add",
     "attention",
     "attention_backward",
+    "causal_softmax",
+    "causal_softmax_backward",
     "cos",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "cross_entropy_row_losses",
+    "embedding",
+    "embedding_backward",
     "exp",
     "first_non_finite",
+    "grad_norm",
     "log",
     "log1p",
+    "log_softmax",
+    "log_softmax_backward",
     "matmul",
     "matmul_d_weight",
     "mean",
@@ -36,10 +115,20 @@ __all__ = [
     "multiply",
     "multiply_backward",
     "pow",
+    "rms_norm",
+    "rms_norm_backward",
+    "rope",
+    "rope_table",
     "scale",
     "scale_backward",
+    "silu",
+    "silu_backward",
     "sin",
+    "softmax",
+    "softmax_backward",
     "sum",
     "sum_backward",
     "sum_rows",
+    "swiglu",
+    "swiglu_backward",
 ]

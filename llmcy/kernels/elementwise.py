@@ -94,9 +94,7 @@ def multiply_backward(
     return d_a, d_b
 
 
-def scale(
-    x: Array, s: float, *, out: Array | None = None, n_threads: int | None = None
-) -> Array:
+def scale(x: Array, s: float, *, out: Array | None = None, n_threads: int | None = None) -> Array:
     """``x * s`` for one number ``s``, which is first rounded to the dtype of ``x``.
 
     ``out`` may be ``x`` itself.

@@ -1,0 +1,41 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+STAGE_NAMES: tuple[str, ...]
+
+def adamw_update(
+    param: NDArray[Any],
+    grad: NDArray[Any],
+    first: NDArray[Any],
+    second: NDArray[Any],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    correction1: float,
+    correction2: float,
+    divisor: float,
+    multiplier: float,
+    new_param: NDArray[Any],
+    new_first: NDArray[Any],
+    new_second: NDArray[Any],
+    n_threads: int,
+) -> tuple[int, str, float] | None: ...
+def adamw_stages(
+    param: NDArray[Any],
+    grad: NDArray[Any],
+    first: NDArray[Any],
+    second: NDArray[Any],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    correction1: float,
+    correction2: float,
+    divisor: float,
+    multiplier: float,
+    out: NDArray[Any],
+) -> None: ...

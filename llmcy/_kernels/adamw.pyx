@@ -1,0 +1,221 @@
+"""AdamW of one parameter (numerics contract, section 10).
+
+    g  = (gradient / divisor) * multiplier      the effective gradient of clipping
+    m' = beta1 * m + (1 - beta1) * g
+    q  = g * g
+    v' = beta2 * v + (1 - beta2) * q
+    mh = m' / c1
+    vh = v' / c2
+    d  = mh / (sqrt(vh) + eps)
+    a  = lr * d
+    k  = (lr * weight_decay) * p
+    p' = (p - a) - k
+
+Everything is binary64 for both types, from exactly converted inputs; p', m' and v' are rounded
+once to the build's type (contract for float32, rule 7).  A divisor and a multiplier of 1 leave the
+gradient's bits alone, and a divisor of 1 makes the uniform scale.
+
+Results go to arrays of their own, so that a caller can prepare all parameters before it replaces
+any.  Every line is checked to be finite; of several that are not, the first element's first line is
+reported.
+"""
+
+cimport numpy as cnp
+
+from llmcy._kernels.order cimport GRAIN
+from llmcy._kernels.pool cimport parallel_for
+from llmcy._kernels.types cimport is_finite, is_finite_real, real, sqrt
+
+cnp.import_array()
+
+cdef enum:
+    BLOCK = 512
+    STAGES = 10
+
+STAGE_NAMES = (
+    "effective_gradient",
+    "first_moment",
+    "squared_gradient",
+    "second_moment",
+    "corrected_first_moment",
+    "corrected_second_moment",
+    "direction",
+    "step",
+    "weight_decay",
+    "parameter",
+)
+
+cdef struct Rule:
+    double beta1, beta2, one_minus_beta1, one_minus_beta2
+    double c1, c2, lr, eps, decay
+    double divisor, multiplier
+
+cdef struct Job:
+    const real* param
+    const real* grad
+    const real* first
+    const real* second
+    real* new_param
+    real* new_first
+    real* new_second
+    Rule rule
+    int bad             # set, never cleared, by any thread that meets a value that is not finite
+
+
+cdef inline void stages(
+    const Rule* rule, double p, double gradient, double m, double v, double* s
+) noexcept nogil:
+    """All lines of one element, in the order of STAGE_NAMES."""
+    s[0] = (gradient / rule.divisor) * rule.multiplier
+    s[1] = rule.beta1 * m + rule.one_minus_beta1 * s[0]
+    s[2] = s[0] * s[0]
+    s[3] = rule.beta2 * v + rule.one_minus_beta2 * s[2]
+    s[4] = s[1] / rule.c1
+    s[5] = s[3] / rule.c2
+    s[6] = s[4] / (sqrt(s[5]) + rule.eps)
+    s[7] = rule.lr * s[6]
+    s[8] = rule.decay * p
+    s[9] = (p - s[7]) - s[8]
+
+
+cdef inline int any_bad(const real* x, Py_ssize_t n) noexcept nogil:
+    cdef int bad = 0
+    cdef Py_ssize_t i
+    for i in range(n):
+        bad |= not is_finite_real(x[i])
+    return bad
+
+
+cdef void _update(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Job* job = <Job*>ctx
+    cdef Rule rule = job.rule
+    cdef double vh[BLOCK]
+    cdef double g, m, v, p, a
+    cdef const real* param
+    cdef const real* grad
+    cdef const real* first
+    cdef const real* second
+    cdef real* new_param
+    cdef real* new_first
+    cdef real* new_second
+    cdef Py_ssize_t start, n, i
+    cdef int bad = 0
+    for start from lo <= start < hi by BLOCK:
+        n = min(hi - start, BLOCK)
+        param = job.param + start
+        grad = job.grad + start
+        first = job.first + start
+        second = job.second + start
+        new_param = job.new_param + start
+        new_first = job.new_first + start
+        new_second = job.new_second + start
+        for i in range(n):
+            g = (<double>grad[i] / rule.divisor) * rule.multiplier
+            m = rule.beta1 * <double>first[i] + rule.one_minus_beta1 * g
+            v = rule.beta2 * <double>second[i] + rule.one_minus_beta2 * (g * g)
+            vh[i] = v / rule.c2
+            p = <double>param[i]
+            a = rule.lr * ((m / rule.c1) / (sqrt(vh[i]) + rule.eps))
+            new_first[i] = <real>m
+            new_second[i] = <real>v
+            new_param[i] = <real>((p - a) - rule.decay * p)
+        # A line that is not finite shows in one of these four: all others reach p' or v', except
+        # that an infinite vh would hide in a direction of zero.
+        for i in range(n):
+            bad |= not is_finite(vh[i])
+        bad |= any_bad(new_first, n) | any_bad(new_second, n) | any_bad(new_param, n)
+    if bad:
+        job.bad = 1
+
+
+cdef int _first_bad(const Job* job, Py_ssize_t n, Py_ssize_t* index, double* value) noexcept nogil:
+    """The stage of the first line that is not finite, or -1."""
+    cdef double s[STAGES]
+    cdef Py_ssize_t i
+    cdef int k
+    for i in range(n):
+        stages(&job.rule, job.param[i], job.grad[i], job.first[i], job.second[i], s)
+        s[1] = s[1] if is_finite_real(<real>s[1]) else <double>(<real>s[1])     # as stored
+        s[3] = s[3] if is_finite_real(<real>s[3]) else <double>(<real>s[3])
+        s[9] = s[9] if is_finite_real(<real>s[9]) else <double>(<real>s[9])
+        for k in range(STAGES):
+            if not is_finite(s[k]):
+                index[0] = i
+                value[0] = s[k]
+                return k
+    return -1
+
+
+cdef Rule _rule(
+    double lr, double beta1, double beta2, double eps, double weight_decay,
+    double correction1, double correction2, double divisor, double multiplier,
+):
+    cdef Rule rule
+    rule.beta1 = beta1
+    rule.beta2 = beta2
+    rule.one_minus_beta1 = 1.0 - beta1
+    rule.one_minus_beta2 = 1.0 - beta2
+    rule.c1 = correction1
+    rule.c2 = correction2
+    rule.lr = lr
+    rule.eps = eps
+    rule.decay = lr * weight_decay
+    rule.divisor = divisor
+    rule.multiplier = multiplier
+    return rule
+
+
+def adamw_update(
+    cnp.ndarray param, cnp.ndarray grad, cnp.ndarray first, cnp.ndarray second,     # IN
+    double lr, double beta1, double beta2, double eps, double weight_decay,
+    double correction1, double correction2, double divisor, double multiplier,
+    cnp.ndarray new_param, cnp.ndarray new_first, cnp.ndarray new_second,           # OUT
+    int n_threads,
+):
+    """None, or (index, stage, value) of the first line that is not finite."""
+    cdef Job job
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(param)
+    cdef Py_ssize_t index = -1
+    cdef double value = 0.0
+    cdef int stage = -1
+    job.param = <const real*>cnp.PyArray_DATA(param)
+    job.grad = <const real*>cnp.PyArray_DATA(grad)
+    job.first = <const real*>cnp.PyArray_DATA(first)
+    job.second = <const real*>cnp.PyArray_DATA(second)
+    job.new_param = <real*>cnp.PyArray_DATA(new_param)
+    job.new_first = <real*>cnp.PyArray_DATA(new_first)
+    job.new_second = <real*>cnp.PyArray_DATA(new_second)
+    job.rule = _rule(
+        lr, beta1, beta2, eps, weight_decay, correction1, correction2, divisor, multiplier
+    )
+    job.bad = 0
+    with nogil:
+        parallel_for(_update, &job, n, GRAIN // 4, 0, n_threads)
+        if job.bad:
+            stage = _first_bad(&job, n, &index, &value)
+    return (index, STAGE_NAMES[stage], value) if stage >= 0 else None
+
+
+def adamw_stages(
+    cnp.ndarray param, cnp.ndarray grad, cnp.ndarray first, cnp.ndarray second,     # IN
+    double lr, double beta1, double beta2, double eps, double weight_decay,
+    double correction1, double correction2, double divisor, double multiplier,
+    cnp.ndarray out,                                        # OUT, (10, n) float64
+):
+    """Every line of every element, in the order of STAGE_NAMES."""
+    cdef Rule rule = _rule(
+        lr, beta1, beta2, eps, weight_decay, correction1, correction2, divisor, multiplier
+    )
+    cdef const real* p = <const real*>cnp.PyArray_DATA(param)
+    cdef const real* g = <const real*>cnp.PyArray_DATA(grad)
+    cdef const real* m = <const real*>cnp.PyArray_DATA(first)
+    cdef const real* v = <const real*>cnp.PyArray_DATA(second)
+    cdef double* lines = <double*>cnp.PyArray_DATA(out)
+    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(param)
+    cdef double s[STAGES]
+    cdef int k
+    with nogil:
+        for i in range(n):
+            stages(&rule, p[i], g[i], m[i], v[i], s)
+            for k in range(STAGES):
+                lines[k * n + i] = s[k]

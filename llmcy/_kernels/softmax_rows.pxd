@@ -1,0 +1,81 @@
+# The part that softmax and the loss share: exponentials of a row below its maximum, and their tail.
+#
+#     M = max_j x[j],  e[j] = exp(x[j] - M),
+#     tail = fold_j e[j], leaving out the first entry whose x[j] - M is zero
+#
+# (numerics contract, section 6).  Leaving an entry out and adding +0 for it are the same: the sum
+# is never -0.  Elements are of the build's scalar type, the tail is a binary64 chain.
+
+from llmcy._kernels.cr_math cimport cr_exp_block
+from llmcy._kernels.order cimport ROWS, sum_rows
+from llmcy._kernels.types cimport is_finite_real, real
+
+cdef enum:
+    LANES = 16          # the maximum does not depend on the order, so any number will do
+    SEARCH_BLOCK = 64
+
+
+cdef inline real row_max(const real* x, Py_ssize_t n) noexcept nogil:
+    """The largest of n >= 1 values; with a NaN among them, any of them (the sum is NaN then)."""
+    cdef real best[LANES]
+    cdef real top
+    cdef Py_ssize_t j, lane
+    for lane in range(LANES):
+        best[lane] = x[0]
+    for j from 0 <= j < n - LANES + 1 by LANES:
+        for lane in range(LANES):
+            best[lane] = x[j + lane] if x[j + lane] > best[lane] else best[lane]
+    top = best[0]
+    for lane in range(1, LANES):
+        top = best[lane] if best[lane] > top else top
+    for j in range(n - n % LANES, n):
+        top = x[j] if x[j] > top else top
+    return top
+
+
+cdef inline Py_ssize_t first_equal(const real* x, real value, Py_ssize_t n) noexcept nogil:
+    """Index of the first element equal to `value`, or -1."""
+    cdef Py_ssize_t start, stop, j
+    cdef int hit
+    for start from 0 <= start < n by SEARCH_BLOCK:
+        stop = min(start + SEARCH_BLOCK, n)
+        hit = 0
+        for j in range(start, stop):
+            hit |= x[j] == value
+        if hit:
+            for j in range(start, stop):
+                if x[j] == value:
+                    return j
+    return -1
+
+
+cdef inline Py_ssize_t exponentials(
+    const real* x, real* e, Py_ssize_t n, real* top
+) noexcept nogil:
+    """Fill e; give M and the index of the entry that the tail leaves out, or -1 for none.
+
+    An infinite maximum is not left out: infinity minus itself is no zero, and the row is NaN.
+    """
+    cdef real M = row_max(x, n)
+    cdef Py_ssize_t j
+    for j in range(n):
+        e[j] = x[j] - M
+    cr_exp_block(e, e, n)
+    top[0] = M
+    return first_equal(x, M, n) if is_finite_real(M) else -1
+
+
+cdef inline void exponential_rows(
+    const real* x, Py_ssize_t rows, Py_ssize_t n, real* e, real* tops, double* tails
+) noexcept nogil:
+    """Exponentials, maxima and tails of rows <= ROWS contiguous rows of n >= 1 values."""
+    cdef Py_ssize_t first[ROWS]
+    cdef Py_ssize_t r
+    for r in range(rows):
+        first[r] = exponentials(x + r * n, e + r * n, n, &tops[r])
+        if first[r] >= 0:
+            e[r * n + first[r]] = 0
+    sum_rows(e, rows, n, tails)
+    for r in range(rows):
+        if first[r] >= 0:
+            e[r * n + first[r]] = 1

@@ -1,0 +1,175 @@
+"""The AdamW update of one parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy import _check as check
+from llmcy._kernels import for_dtype
+from llmcy._threads import resolve_threads
+
+__all__ = ["ADAMW_STAGES", "AdamWUpdate", "NonFiniteStage", "adamw_stages", "adamw_update"]
+
+Array = NDArray[Any]
+
+ADAMW_STAGES = (
+    "effective_gradient",
+    "first_moment",
+    "squared_gradient",
+    "second_moment",
+    "corrected_first_moment",
+    "corrected_second_moment",
+    "direction",
+    "step",
+    "weight_decay",
+    "parameter",
+)
+"""The lines of the update in their order, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonFiniteStage:
+    """The first line of an update that is NaN or infinite."""
+
+    index: int
+    """Flat index of the element."""
+    stage: str
+    """One of ``ADAMW_STAGES``."""
+    value: float
+
+
+class AdamWUpdate(NamedTuple):
+    """What :func:`adamw_update` prepared; good only if ``problem`` is None."""
+
+    param: Array
+    first_moment: Array
+    second_moment: Array
+    problem: NonFiniteStage | None
+
+
+def _checked(param: Array, grad: Array, first_moment: Array, second_moment: Array) -> None:
+    check.float_array("param", param)
+    check.like("grad", grad, param.dtype, param.shape)
+    check.like("first_moment", first_moment, param.dtype, param.shape)
+    check.like("second_moment", second_moment, param.dtype, param.shape)
+
+
+def _numbers(**numbers: float) -> tuple[float, ...]:
+    return tuple(check.real_number(name, value) for name, value in numbers.items())
+
+
+def adamw_update(
+    param: Array,
+    grad: Array,
+    first_moment: Array,
+    second_moment: Array,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    correction1: float,
+    correction2: float,
+    divisor: float = 1.0,
+    multiplier: float = 1.0,
+    out: tuple[Array, Array, Array] | None = None,
+    n_threads: int | None = None,
+) -> AdamWUpdate:
+    """New values of one parameter and its moments; the old ones are left as they are.
+
+    ::
+
+        g  = (grad / divisor) * multiplier
+        m' = beta1*m + (1 - beta1)*g
+        v' = beta2*v + (1 - beta2)*(g*g)
+        p' = (p - lr * ((m'/correction1) / (sqrt(v'/correction2) + eps))) - (lr*weight_decay)*p
+
+    Parameters
+    ----------
+    param, grad, first_moment, second_moment
+        Arrays of one shape and dtype, float32 or float64, C-contiguous.
+    lr, beta1, beta2, eps, weight_decay
+        The settings of AdamW; their ranges are the optimizer's business.
+    correction1, correction2
+        ``1 - beta1**t`` and ``1 - beta2**t``, from running products.
+    divisor, multiplier
+        Clipping: (1, 1) leaves the gradient's bits alone, (1, u) scales it by u, and other pairs
+        normalise it.
+    out
+        Arrays for the three results, apart from the arguments and from each other.
+    n_threads
+        Threads to use; no result depends on it.
+
+    Returns
+    -------
+    AdamWUpdate
+        With ``problem`` telling the first element and line that is not finite, if there is one.
+
+    Raises
+    ------
+    ShapeError, DTypeError, RangeError
+        When an argument cannot be used.
+
+    Notes
+    -----
+    Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), in the order of the
+    numerics contract, section 10. float32 elements are computed in binary64 and rounded once.
+    """
+    _checked(param, grad, first_moment, second_moment)
+    numbers = _numbers(
+        lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay,
+        correction1=correction1, correction2=correction2, divisor=divisor, multiplier=multiplier,
+    )  # fmt: skip
+    dtype, shape = param.dtype, param.shape
+    if out is None:
+        out = (np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype))
+    else:
+        reads = [
+            ("param", param), ("grad", grad),
+            ("first_moment", first_moment), ("second_moment", second_moment),
+        ]  # fmt: skip
+        for index, array in enumerate(out):
+            check.updated(f"out[{index}]", array, dtype, shape, reads)
+            reads.append((f"out[{index}]", array))
+    found = for_dtype(dtype).adamw.adamw_update(
+        param, grad, first_moment, second_moment, *numbers, *out, resolve_threads(n_threads)
+    )
+    return AdamWUpdate(*out, None if found is None else NonFiniteStage(*found))
+
+
+def adamw_stages(
+    param: Array,
+    grad: Array,
+    first_moment: Array,
+    second_moment: Array,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    correction1: float,
+    correction2: float,
+    divisor: float = 1.0,
+    multiplier: float = 1.0,
+) -> dict[str, Array]:
+    """Every line of :func:`adamw_update` for every element, by the names of ``ADAMW_STAGES``.
+
+    The arrays are float64 and have the shape of ``param``. For float32 arguments they are the
+    values before the final rounding.
+    """
+    _checked(param, grad, first_moment, second_moment)
+    numbers = _numbers(
+        lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay,
+        correction1=correction1, correction2=correction2, divisor=divisor, multiplier=multiplier,
+    )  # fmt: skip
+    lines = np.empty((len(ADAMW_STAGES), *param.shape), np.float64)
+    for_dtype(param.dtype).adamw.adamw_stages(
+        param, grad, first_moment, second_moment, *numbers, lines
+    )
+    return dict(zip(ADAMW_STAGES, lines, strict=True))

@@ -1,0 +1,93 @@
+"""The Euclidean norm of all gradients together."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from llmcy import _check as check
+from llmcy._kernels import for_dtype
+from llmcy.errors import NonFiniteError
+
+__all__ = ["GradNorm", "grad_norm"]
+
+Array = NDArray[Any]
+
+
+class GradNorm(NamedTuple):
+    """A norm as ``top * root``, which clipping needs apart.
+
+    Clipping to c: the scale is exactly 1 if ``top <= c / root``, else ``(c / top) / root``.
+    """
+
+    top: float
+    """The largest magnitude; the norm itself for float32."""
+    root: float
+    """Norm over top, at least 1; exactly 1 for float32."""
+    norm: float
+    """``top * root``, or the largest finite number when that overflows."""
+
+
+def grad_norm(arrays: Iterable[Array], *, names: Sequence[str] | None = None) -> GradNorm:
+    """Norm of all elements of all arrays, in their order, without joining them.
+
+    Parameters
+    ----------
+    arrays
+        C-contiguous arrays of any shapes and one dtype, float32 or float64.
+    names
+        What to call each array in an error; ``arrays[i]`` if not given.
+
+    Returns
+    -------
+    GradNorm
+        All zero elements, or none at all, give ``top`` 0, ``root`` 1 and ``norm`` 0.
+
+    Raises
+    ------
+    NonFiniteError
+        ``NonFiniteValue`` for the first NaN or infinity, with array name, flat index and value.
+    DTypeError, ShapeError
+        When an array cannot be used, or has another dtype than the first.
+
+    Notes
+    -----
+    Numerics contract, section 9: float64 elements update a pair, the largest magnitude so far and
+    the sum of squares relative to it, so that nothing overflows or underflows. float32 squares are
+    exact in binary64; they are added in blocks of 4096 elements of the concatenation, then blocks
+    in order (contract for float32, rule 8).
+    """
+    top, sq = 0.0, 1.0
+    total, block, filled = 0.0, 0.0, 0
+    dtype = None
+    for index, x in enumerate(arrays):
+        name = f"arrays[{index}]" if names is None else names[index]
+        if dtype is None:
+            check.float_array(name, x)
+            dtype = x.dtype
+        else:
+            check.like(name, x, dtype, x.shape)
+        kernels = for_dtype(dtype)
+        bad: int = kernels.elementwise.first_non_finite(x)
+        if bad >= 0:
+            value = float(x.flat[bad])
+            raise NonFiniteError(
+                "NonFiniteValue",
+                f"{name} holds {value} at flat index {bad}",
+                name=name,
+                index=bad,
+                value=value,
+            )
+        if dtype.itemsize == 8:
+            top, sq = kernels.grad_norm.scaled_sum(x, top, sq)
+        else:
+            total, block, filled = kernels.grad_norm.block_sum(x, total, block, filled)
+    if dtype is not None and dtype.itemsize == 4:
+        norm = math.sqrt(total + block)
+        return GradNorm(norm, 1.0, norm)
+    root = math.sqrt(sq)
+    return GradNorm(top, root, min(top * root, sys.float_info.max))
