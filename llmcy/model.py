@@ -165,7 +165,12 @@ class Decoder(Module):
     __call__ = forward
 
     def loss(
-        self, inputs: ArrayLike, targets: ArrayLike, n_total: int | None = None
+        self,
+        inputs: ArrayLike,
+        targets: ArrayLike,
+        n_total: int | None = None,
+        *,
+        row_losses: NDArray[np.float64] | None = None,
     ) -> Tensor:
         """Mean negative log-likelihood of ``targets`` (B, T) in nats, as a float64 scalar.
 
@@ -176,6 +181,8 @@ class Decoder(Module):
         n_total
             When the rows are a piece of a larger batch: the number of targets of the whole batch
             (see :class:`llmcy.tape.CarriedGradients`).
+        row_losses
+            Receives the loss of every target in flat order, float64 of shape (B * T,).
 
         Raises
         ------
@@ -192,7 +199,7 @@ class Decoder(Module):
                 actual=wanted.shape,
             )
         self._check_tokens("targets", wanted)
-        return ops.cross_entropy(self.forward(ids), wanted, n_total)
+        return ops.cross_entropy(self.forward(ids), wanted, n_total, row_losses=row_losses)
 
     def _checked_inputs(self, inputs: ArrayLike) -> NDArray[np.int64]:
         ids = as_ids("inputs", inputs)

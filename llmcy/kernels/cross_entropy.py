@@ -42,6 +42,7 @@ def cross_entropy(
     targets: Array,
     *,
     probabilities: Array | None = None,
+    row_losses: Array | None = None,
     n_threads: int | None = None,
 ) -> float:
     """Mean over all rows of ``-log(softmax(logits)[target])``.
@@ -54,6 +55,8 @@ def cross_entropy(
         Shape (...), int64, each from 0 to V - 1.
     probabilities
         An array like ``logits`` that receives the softmax, for :func:`cross_entropy_backward`.
+    row_losses
+        A float64 array (N,) that receives the loss of every row.
     n_threads
         Threads to use; no result depends on it.
 
@@ -86,7 +89,12 @@ def cross_entropy(
             "probabilities", probabilities, logits.dtype, logits.shape,
             (("logits", logits), ("targets", targets)),
         )  # fmt: skip
-    return _run(logits, targets, n, probabilities, n_threads)[0]
+    if row_losses is not None:
+        check.updated("row_losses", row_losses, check.FLOAT64, (n,), (("logits", logits),))
+    mean, losses = _run(logits, targets, n, probabilities, n_threads)
+    if row_losses is not None:
+        row_losses[:] = losses
+    return mean
 
 
 def cross_entropy_row_losses(

@@ -47,7 +47,7 @@ def rms_norm(
     gain
         Shape (D,), same dtype.
     eps
-        Added to the mean square; finite and above 0.
+        Added to the mean square; finite and at least 0.
     out
         Where the result goes; must not share memory with ``x``.
     n_threads
@@ -71,7 +71,9 @@ def rms_norm(
     float32; then ``(x * inv) * gain``.
     """
     _gain(gain, x)
-    eps = check.positive("eps", eps)
+    eps = check.finite("eps", eps)
+    if eps < 0.0:
+        check.fail_range("eps", eps, "a finite number of at least 0")
     out = check.output(out, x.dtype, x.shape, (("x", x), ("gain", gain)))
     inv_rms = np.empty(x.shape[:-1], x.dtype)
     mean_square_eps = np.empty(x.shape[:-1], np.float64)

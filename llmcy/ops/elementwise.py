@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import kernels
 from llmcy._check import fail_shape
-from llmcy.tape import BackwardPass, Node, Tensor, record
+from llmcy.tape import BackwardPass, Node, Tensor, is_recording, record
 
 __all__ = ["add", "mean", "multiply", "reshape", "scale", "silu", "sum", "swiglu"]
 
@@ -67,13 +68,18 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     One operation for the whole product; its arithmetic is that of :func:`silu` followed by
     :func:`multiply`.
     """
-    out = kernels.swiglu(gate._value.array, up._value.array)
-    return record("swiglu", out, (gate, up), _swiglu_backward)
+    array = gate._value.array
+    wanted = (gate._requires_grad or up._requires_grad) and is_recording()
+    sigmoid = np.empty_like(array) if wanted else None
+    out = kernels.swiglu(array, up._value.array, sigmoid=sigmoid)
+    return record("swiglu", out, (gate, up), _swiglu_backward, (sigmoid,))
 
 
 def _swiglu_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
     gate, up = node.inputs
-    d_gate, d_up = kernels.swiglu_backward(d_out, gate._value.array, up._value.array)
+    d_gate, d_up = kernels.swiglu_backward(
+        d_out, gate._value.array, up._value.array, sigmoid=node.saved[0]
+    )
     to.give(up, d_up)  # the product hands on its adjoint before silu does
     to.give(gate, d_gate)
 

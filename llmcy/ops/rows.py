@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from llmcy import kernels
 from llmcy.ops.ids import as_ids
-from llmcy.tape import BackwardPass, Node, Tensor, record
+from llmcy.tape import BackwardPass, Node, Tensor, is_recording, record
 
 __all__ = ["causal_softmax", "cross_entropy", "log_softmax", "rms_norm", "softmax"]
 
@@ -46,7 +46,13 @@ def _log_softmax_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
     to.give(node.inputs[0], kernels.log_softmax_backward(node.saved[0], d_out))
 
 
-def cross_entropy(logits: Tensor, targets: ArrayLike, n_total: int | None = None) -> Tensor:
+def cross_entropy(
+    logits: Tensor,
+    targets: ArrayLike,
+    n_total: int | None = None,
+    *,
+    row_losses: NDArray[np.float64] | None = None,
+) -> Tensor:
     """Mean negative log-likelihood of the targets, in nats.
 
     Parameters
@@ -58,6 +64,9 @@ def cross_entropy(logits: Tensor, targets: ArrayLike, n_total: int | None = None
     n_total
         For a batch that goes through in pieces: the number of targets of the whole batch, which
         divides the gradient.  The value is the mean over this piece in any case.
+    row_losses
+        Receives the loss of every target, float64 of shape (N,).  ``kernels.mean`` over the row
+        losses of all pieces is the mean loss of the whole batch.
 
     Returns
     -------
@@ -65,17 +74,22 @@ def cross_entropy(logits: Tensor, targets: ArrayLike, n_total: int | None = None
         Shape ``()``, always float64 (numerics contract, section 7; part two, rule 6).
     """
     ids = as_ids("targets", targets)
-    value = np.array(kernels.cross_entropy(logits._value.array, ids), np.float64)
-    return record("cross_entropy", value, (logits,), _cross_entropy_backward, (ids, n_total))
+    array = logits._value.array
+    # kept for the gradient, which would have to compute all exponentials again
+    p = np.empty_like(array) if logits._requires_grad and is_recording() else None
+    mean = kernels.cross_entropy(array, ids, probabilities=p, row_losses=row_losses)
+    return record(
+        "cross_entropy", np.array(mean), (logits,), _cross_entropy_backward, (ids, n_total, p)
+    )
 
 
 def _cross_entropy_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
     (logits,) = node.inputs
-    targets, n_total = node.saved
+    targets, n_total, p = node.saved
     to.give(
         logits,
         kernels.cross_entropy_backward(
-            logits._value.array, targets, d_loss=float(d_out), n_total=n_total
+            logits._value.array, targets, float(d_out), n_total, probabilities=p
         ),
     )
 
