@@ -31,7 +31,7 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "cross_entropy",
     "softmax",
 ]
-PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact"]  # integers and plumbing: one build
+PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact", "bpe_learn", "bpe_encode"]  # integers and plumbing: one build
 
 FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
 AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]

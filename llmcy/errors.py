@@ -337,7 +337,32 @@ class DataError(LlmcyError, ValueError):
 class TokenizerError(LlmcyError, ValueError):
     """Learning, building and applying tokenizers."""
 
-    KINDS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    KINDS = {
+        "InvalidSize": ("name", "value"),
+        "AllocationFailed": ("n_bytes",),
+        "TextTooLarge": ("n_bytes", "maximum"),
+        # learning
+        "TooManyMerges": ("requested", "maximum"),
+        "NameCountMismatch": ("expected", "actual"),
+        # building
+        "LayoutOverflow": ("merge_count",),
+        "InvalidPair": ("rank",),
+        "UnknownMergeOperand": ("rank", "token_id"),
+        "DuplicateMergePair": ("rank", "left", "right"),
+        "EmptyVocabulary": (),
+        "EmptyPiece": ("token_id",),
+        "DuplicatePiece": ("token_id", "first"),
+        # encoding and decoding
+        "InvalidText": ("position",),
+        "InvalidTokenIds": (),
+        "ControlTokenInContent": ("position", "token_id"),
+        "UnknownToken": ("position", "token_id"),
+        "DocumentTooShort": ("length",),
+        "ExpectedBos": ("found",),
+        "ExpectedEos": ("found",),
+        "InteriorControlToken": ("position", "token_id"),
+        "InvalidUtf8": ("valid_up_to", "error_len"),
+    }
 
 
 class MetricError(LlmcyError, ValueError):
