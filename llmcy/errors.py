@@ -7,6 +7,8 @@ that wraps another one (a checkpoint whose optimizer settings are invalid, say) 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 __all__ = [
@@ -299,7 +301,6 @@ class TrainerError(LlmcyError, ValueError):
         "NonFiniteGradient": ("name", "index", "value"),
         "UnrepresentableGradientClip": ("maximum", "scaled_root"),
         "OptimizerStepMismatch": ("expected", "actual"),
-        "ParameterNodeReplaced": ("name",),
         "ParameterGradientNotZero": ("name", "index", "value"),
         "ValidationRecordedGraph": ("partition", "batch"),
         "ValidationChangedGradient": (),
@@ -311,6 +312,31 @@ class TrainerError(LlmcyError, ValueError):
         "Initialization": (),
         "Tensor": (),
     }
+
+
+_TRAINER_CAUSES: tuple[tuple[type[LlmcyError], str], ...] = (
+    (ModelError, "Model"),
+    (OptimizerError, "Optimizer"),
+    (OptimizerStateError, "Optimizer"),
+    (AutodiffError, "Autodiff"),
+    (InitializationError, "Initialization"),
+    (TensorError, "Tensor"),
+)
+
+
+@contextmanager
+def trainer_errors(doing: str) -> Iterator[None]:
+    """Inside the block, failures of the model, tape and optimizer become a TrainerError.
+
+    ``doing`` opens the message; the original error is the ``cause``.
+    """
+    try:
+        yield
+    except LlmcyError as error:
+        for cls, kind in _TRAINER_CAUSES:
+            if isinstance(error, cls):
+                raise TrainerError(kind, f"{doing}: {error}", cause=error) from error
+        raise
 
 
 class DataError(LlmcyError, ValueError):

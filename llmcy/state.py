@@ -16,25 +16,11 @@ from numpy.typing import NDArray
 
 from llmcy.checksum import fingerprint
 from llmcy.config import ModelConfig
-from llmcy.errors import (
-    AutodiffError,
-    InitializationError,
-    LlmcyError,
-    ModelError,
-    TensorError,
-    TrainerError,
-)
+from llmcy.errors import AutodiffError, LlmcyError, TrainerError, trainer_errors
 from llmcy.model import Decoder
 from llmcy.optim.state import OptimizerSnapshot
 
 __all__ = ["DecoderModelState", "OptimizerSnapshot", "SelectedTrainingState"]
-
-_WRAPPED: tuple[tuple[type[LlmcyError], str], ...] = (
-    (ModelError, "Model"),
-    (InitializationError, "Initialization"),
-    (AutodiffError, "Autodiff"),
-    (TensorError, "Tensor"),
-)
 
 
 class DecoderModelState:
@@ -211,15 +197,12 @@ class DecoderModelState:
             if not copy:
                 for array in arrays:
                     array.flags.writeable = True
-            return Decoder.from_parameters(
-                self._config, dict(zip(self._names, arrays, strict=True)), copy=copy
-            )
-        except LlmcyError as error:
+            with trainer_errors("restoring a model"):
+                named = zip(self._names, arrays, strict=True)
+                return Decoder.from_parameters(self._config, named, copy=copy)
+        except LlmcyError:
             for array in arrays:
                 array.flags.writeable = False
-            for cls, kind in _WRAPPED:
-                if isinstance(error, cls):
-                    raise TrainerError(kind, f"restoring a model: {error}", cause=error) from error
             raise
 
     def _held(self) -> tuple[NDArray[Any], ...]:
@@ -295,3 +278,10 @@ class SelectedTrainingState:
 
     def __repr__(self) -> str:
         return f"SelectedTrainingState(step={self._step}, {self._model!r})"
+
+
+def issue_selected_state(
+    step: int, model: DecoderModelState, optimizer: OptimizerSnapshot
+) -> SelectedTrainingState:
+    """For the trainer only."""
+    return SelectedTrainingState(_ISSUER, step, model, optimizer)

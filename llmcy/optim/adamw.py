@@ -1,0 +1,495 @@
+"""AdamW: every update is prepared completely before any of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy import kernels
+from llmcy.errors import AutodiffError, OptimizerError
+from llmcy.optim.clip import ClipTransform
+from llmcy.optim.config import AdamWConfig
+from llmcy.optim.groups import ParameterGroups, byte_sorted
+from llmcy.optim.state import AdamWState, AdamWStateEntry, OptimizerSnapshot, check_groups_cover
+from llmcy.tape import Tensor
+from llmcy.tape.value import WriteLease
+
+__all__ = ["AdamW", "AdamWParameterTrace", "AdamWTrace"]
+
+Array = NDArray[Any]
+NamedTensors = Sequence[tuple[str, Tensor]]
+MAX_COUNT = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class AdamWParameterTrace:
+    """One parameter's part of a traced step; all arrays have the parameter's shape.
+
+    Attributes
+    ----------
+    name, weight_decay
+        The parameter, and its decay: 0 outside the decay group.
+    gradient, value_before
+        Copies of what went in.
+    stages
+        Every line of the formula in float64, by the names of ``llmcy.kernels.ADAMW_STAGES``.
+    value_after, first_moment, second_moment
+        Copies of what came out.
+    """
+
+    name: str
+    weight_decay: float
+    gradient: Array
+    value_before: Array
+    stages: dict[str, Array]
+    value_after: Array
+    first_moment: Array
+    second_moment: Array
+
+
+@dataclass(frozen=True)
+class AdamWTrace:
+    """What a traced step used and did.
+
+    Attributes
+    ----------
+    step
+        The committed step number.
+    learning_rate
+        The rate of this step.
+    correction1, correction2
+        Bias corrections ``1 - beta**step`` by accumulated products.
+    parameters
+        One entry a parameter, in the order of the step's list.
+    """
+
+    step: int
+    learning_rate: float
+    correction1: float
+    correction2: float
+    parameters: tuple[AdamWParameterTrace, ...]
+
+
+@dataclass
+class _Slot:
+    """One parameter's moments and the buffers the next ones are prepared in."""
+
+    first_moment: Array
+    second_moment: Array
+    next_value: Array
+    next_first_moment: Array
+    next_second_moment: Array
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Slot:
+        return cls.around(np.zeros(shape, dtype), np.zeros(shape, dtype))
+
+    @classmethod
+    def around(cls, first_moment: Array, second_moment: Array) -> _Slot:
+        like = first_moment
+        return cls(
+            first_moment,
+            second_moment,
+            np.empty_like(like),
+            np.empty_like(like),
+            np.empty_like(like),
+        )
+
+    def swap(self) -> None:
+        """Make the prepared moments the current ones."""
+        self.first_moment, self.next_first_moment = self.next_first_moment, self.first_moment
+        self.second_moment, self.next_second_moment = self.next_second_moment, self.second_moment
+
+
+class AdamW:
+    """AdamW with decoupled weight decay, as a transaction.
+
+    For a coordinate p with gradient g, rate lr and running products b1, b2 of the betas::
+
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        a = lr * ((m / (1 - b1)) / (sqrt(v / (1 - b2)) + eps))
+        p = (p - a) - (lr * weight_decay) * p
+
+    every operation rounded on its own, in this grouping (numerics contract, section 10).
+    Parameters outside the decay group use a weight decay of 0.  float32 parameters and moments are
+    computed in float64 and rounded once.
+
+    Parameters
+    ----------
+    config
+        The five numbers.
+    groups
+        Which parameters decay; without groups all do.
+
+    Notes
+    -----
+    A step that fails, for whatever reason, leaves parameters, moments and counters untouched.
+    Parameters keep their identity: a step replaces the numbers inside each tensor and raises its
+    revision by one.  Gradients are not cleared.
+    """
+
+    def __init__(self, config: AdamWConfig, groups: ParameterGroups | None = None) -> None:
+        self._config = config
+        self._groups = groups
+        self._step = 0
+        self._beta1_power = 1.0
+        self._beta2_power = 1.0
+        self._slots: dict[str, _Slot] = {}
+        self._checked_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_state(
+        cls, config: AdamWConfig, groups: ParameterGroups | None, state: AdamWState
+    ) -> AdamW:
+        """An optimizer that continues from ``state``: moments are copied, nothing is recomputed.
+
+        Raises
+        ------
+        OptimizerStateError
+            ``ParameterGroupsMismatch``.
+        """
+        check_groups_cover(groups, state)
+        optimizer = cls(config, groups)
+        optimizer._step = state.step
+        optimizer._beta1_power = state.beta1_power
+        optimizer._beta2_power = state.beta2_power
+        for entry in state.entries:
+            moments = entry.first_moment.copy(), entry.second_moment.copy()
+            optimizer._slots[entry.name] = _Slot.around(*moments)
+        return optimizer
+
+    # ------------------------------------------------------------------ looking
+    @property
+    def config(self) -> AdamWConfig:
+        """The optimizer's own settings; rates passed to a step never change them."""
+        return self._config
+
+    @property
+    def groups(self) -> ParameterGroups | None:
+        """The decay groups, if any."""
+        return self._groups
+
+    @property
+    def step_count(self) -> int:
+        """Finished updates."""
+        return self._step
+
+    def state(self) -> AdamWState:
+        """A read-only copy of counters and moments."""
+        entries = [
+            AdamWStateEntry(
+                name,
+                slot.first_moment.shape,
+                slot.first_moment.copy(),
+                slot.second_moment.copy(),
+                copy=False,
+            )
+            for name, slot in self._slots.items()
+        ]
+        return AdamWState(self._step, self._beta1_power, self._beta2_power, entries)
+
+    def snapshot(self) -> OptimizerSnapshot:
+        """Settings, groups and a copy of the state."""
+        return OptimizerSnapshot(self._config, self._groups, self.state())
+
+    def copy(self) -> AdamW:
+        """An independent optimizer in the same state."""
+        return self.from_state(self._config, self._groups, self.state())
+
+    # ------------------------------------------------------------------ stepping
+    def step(
+        self,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        *,
+        learning_rate: float | None = None,
+        scale: float | None = None,
+        transform: ClipTransform | None = None,
+    ) -> int:
+        """Update every parameter from its gradient.
+
+        Parameters
+        ----------
+        named_parameters
+            Name and tensor of every parameter.
+        learning_rate
+            Rate of this step instead of the configured one.
+        scale
+            Factor in [0, 1] for every gradient; it does not touch weight decay.
+        transform
+            What clipping decided, instead of ``scale``.
+
+        Returns
+        -------
+        int
+            The number of the finished step, from 1.
+
+        Raises
+        ------
+        OptimizerError
+            The first of: the checks of :class:`AdamWConfig` with the rate of this step;
+            ``InvalidGradientScale``, ``InvalidGradientNormalization``; ``EmptyParameterSet``,
+            ``DuplicateParameterName``, ``ParameterSetChanged``, ``StepOverflow``; parameter by
+            parameter ``MissingGradient``, ``GradientShapeMismatch``, ``ParameterShapeChanged``,
+            ``NonFiniteArithmetic``, ``ParameterRevisionOverflow``; ``ParameterValueBorrowed``.
+        """
+        if transform is None:
+            transform = ClipTransform.none() if scale is None else ClipTransform.uniform(scale)
+        elif scale is not None:
+            raise TypeError("AdamW.step: give scale or transform, not both")
+        named = list(named_parameters)
+        update = self._begin(named, self._config_at(learning_rate), transform)
+        self._finish(update, named, self._slots_for(named))
+        return self._step
+
+    def step_traced(
+        self,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        *,
+        learning_rate: float | None = None,
+    ) -> AdamWTrace:
+        """As :meth:`step`, returning what went in and what came out; the bits are the same."""
+        named = list(named_parameters)
+        update = self._begin(named, self._config_at(learning_rate), ClipTransform.none())
+        slots = self._slots_for(named)
+        taken = [
+            (
+                _checked_gradient(name, tensor, slots[name]).copy(),
+                tensor.data.copy(),
+                update.stages(name, tensor, slots[name]),
+            )
+            for name, tensor in named
+        ]
+        self._finish(update, named, slots)
+        parameters = []
+        for (name, tensor), (gradient, value, stages) in zip(named, taken, strict=True):
+            slot = slots[name]
+            parameters.append(
+                AdamWParameterTrace(
+                    name,
+                    update.weight_decay(name),
+                    gradient,
+                    value,
+                    stages,
+                    tensor.data.copy(),
+                    slot.first_moment.copy(),
+                    slot.second_moment.copy(),
+                )
+            )
+        return AdamWTrace(
+            self._step,
+            update.config.learning_rate,
+            update.correction1,
+            update.correction2,
+            tuple(parameters),
+        )
+
+    def _config_at(self, learning_rate: float | None) -> AdamWConfig:
+        if learning_rate is None:
+            return self._config
+        return self._config.with_learning_rate(learning_rate)
+
+    # ------------------------------------------------------------------ the transaction
+    def _begin(self, named: NamedTensors, config: AdamWConfig, transform: ClipTransform) -> _Update:
+        """Everything that can be checked before arithmetic."""
+        transform.check()
+        self._check_names(named)
+        if self._step >= MAX_COUNT:
+            raise OptimizerError(
+                "StepOverflow", f"step {self._step} is the last one", step=self._step
+            )
+        if self._slots and self._slots.keys() != {name for name, _ in named}:
+            raise _set_changed("moments", self._slots, named)
+        return _Update(
+            config,
+            frozenset() if self._groups is None else frozenset(self._groups.no_decay),
+            transform,
+            self._beta1_power * config.betas[0],
+            self._beta2_power * config.betas[1],
+        )
+
+    def _check_names(self, named: NamedTensors) -> None:
+        names = tuple(name for name, _ in named)
+        if names == self._checked_names:
+            return
+        if not names:
+            raise OptimizerError("EmptyParameterSet", "AdamW.step: there is no parameter")
+        first_with: dict[str, int] = {}
+        for index, name in enumerate(names):
+            first = first_with.setdefault(name, index)
+            if first != index:
+                raise OptimizerError(
+                    "DuplicateParameterName",
+                    f"parameters {first} and {index} are both named {name!r}",
+                    name=name,
+                    first=first,
+                    repeated=index,
+                )
+        if self._groups is not None and set(self._groups.names) != first_with.keys():
+            raise _set_changed("groups", self._groups.names, named)
+        self._checked_names = names
+
+    def _slots_for(self, named: NamedTensors) -> dict[str, _Slot]:
+        """The moments, or the zeros they start from; not kept before a step succeeds."""
+        return self._slots or {
+            name: _Slot.zeros(tensor.shape, tensor.dtype) for name, tensor in named
+        }
+
+    def _finish(self, update: _Update, named: NamedTensors, slots: dict[str, _Slot]) -> None:
+        """Prepare every parameter, acquire every value, write everything."""
+        for name, tensor in named:
+            update.prepare(name, tensor, slots[name])
+        leases = _write_leases(named)
+        # nothing below can fail
+        for (name, _), lease in zip(named, leases, strict=True):
+            slot = slots[name]
+            np.copyto(lease.array, slot.next_value)
+            slot.swap()
+            lease.release()
+        self._slots = slots
+        self._step += 1
+        self._beta1_power = update.beta1_power
+        self._beta2_power = update.beta2_power
+
+
+class _Update:
+    """The numbers of one step that all parameters share."""
+
+    __slots__ = (
+        "_no_decay",
+        "_numbers",
+        "beta1_power",
+        "beta2_power",
+        "config",
+        "correction1",
+        "correction2",
+        "transform",
+    )
+
+    def __init__(
+        self,
+        config: AdamWConfig,
+        no_decay: frozenset[str],
+        transform: ClipTransform,
+        beta1_power: float,
+        beta2_power: float,
+    ) -> None:
+        self.config = config
+        self.transform = transform
+        self.beta1_power = beta1_power
+        self.beta2_power = beta2_power
+        self.correction1 = 1.0 - beta1_power
+        self.correction2 = 1.0 - beta2_power
+        self._no_decay = no_decay
+        divisor, multiplier = transform.as_pair()
+        self._numbers: dict[str, Any] = {
+            "lr": config.learning_rate,
+            "beta1": config.betas[0],
+            "beta2": config.betas[1],
+            "eps": config.eps,
+            "correction1": self.correction1,
+            "correction2": self.correction2,
+            "divisor": divisor,
+            "multiplier": multiplier,
+        }
+
+    def weight_decay(self, name: str) -> float:
+        """The parameter's weight decay."""
+        return 0.0 if name in self._no_decay else self.config.weight_decay
+
+    def prepare(self, name: str, tensor: Tensor, slot: _Slot) -> None:
+        """Compute a parameter's next value and moments into the slot's buffers."""
+        result = kernels.adamw_update(
+            tensor.data,
+            _checked_gradient(name, tensor, slot),
+            slot.first_moment,
+            slot.second_moment,
+            weight_decay=self.weight_decay(name),
+            out=(slot.next_value, slot.next_first_moment, slot.next_second_moment),
+            **self._numbers,
+        )
+        if result.problem is not None:
+            found = result.problem
+            raise OptimizerError(
+                "NonFiniteArithmetic",
+                f"updating {name!r}: {found.stage} is {found.value!r} at flat index {found.index}",
+                name=name,
+                index=found.index,
+                stage=found.stage,
+                value=found.value,
+            )
+        if tensor.revision >= MAX_COUNT:
+            raise OptimizerError(
+                "ParameterRevisionOverflow",
+                f"parameter {name!r} has been written {tensor.revision} times, the last one",
+                name=name,
+            )
+
+    def stages(self, name: str, tensor: Tensor, slot: _Slot) -> dict[str, Array]:
+        """Every line of the formula for a parameter."""
+        return kernels.adamw_stages(
+            tensor.data,
+            _checked_gradient(name, tensor, slot),
+            slot.first_moment,
+            slot.second_moment,
+            weight_decay=self.weight_decay(name),
+            **self._numbers,
+        )
+
+
+def _checked_gradient(name: str, tensor: Tensor, slot: _Slot) -> Array:
+    gradient = tensor.grad
+    if gradient is None:
+        raise OptimizerError("MissingGradient", f"parameter {name!r} has no gradient", name=name)
+    if gradient.shape != tensor.shape:
+        raise OptimizerError(
+            "GradientShapeMismatch",
+            f"the gradient of {name!r} has shape {gradient.shape}, the parameter {tensor.shape}",
+            name=name,
+            expected=tensor.shape,
+            actual=gradient.shape,
+        )
+    if slot.first_moment.shape != tensor.shape:
+        raise OptimizerError(
+            "ParameterShapeChanged",
+            f"parameter {name!r} has shape {tensor.shape}, its moments {slot.first_moment.shape}",
+            name=name,
+            expected=slot.first_moment.shape,
+            actual=tensor.shape,
+        )
+    return gradient
+
+
+def _write_leases(named: NamedTensors) -> list[WriteLease]:
+    """Exclusive access to every value, or to none."""
+    leases: list[WriteLease] = []
+    for name, tensor in named:
+        try:
+            leases.append(tensor.write())
+        except AutodiffError as error:
+            for lease in leases:
+                lease.release()
+            raise OptimizerError(
+                "ParameterValueBorrowed",
+                f"parameter {name!r} cannot be written: {error}",
+                cause=error,
+                name=name,
+            ) from error
+    return leases
+
+
+def _set_changed(what: str, known: Iterable[str], named: NamedTensors) -> OptimizerError:
+    expected = tuple(byte_sorted(known))
+    actual = tuple(byte_sorted(name for name, _ in named))
+    odd = byte_sorted(set(expected) ^ set(actual))[0]
+    return OptimizerError(
+        "ParameterSetChanged",
+        f"AdamW.step: {what} are for {len(expected)} parameters, the list has {len(actual)}; "
+        f"{odd!r} is in only one of them",
+        expected=expected,
+        actual=actual,
+    )
