@@ -1,0 +1,1 @@
+"""The published runs, as data and as a self test."""

@@ -1,0 +1,23 @@
+"""Training a decoder by a complete plan, and selecting a state by validation loss."""
+
+from llmcy.evaluate import Evaluation, evaluate_no_grad
+from llmcy.optim.schedule import LearningRateSchedule
+from llmcy.state import DecoderModelState, OptimizerSnapshot, SelectedTrainingState
+from llmcy.trainer.loop import train_decoder
+from llmcy.trainer.plan import UPDATE_EVENT_ORDER, TrainerConfig
+from llmcy.trainer.records import LossCheckpoint, TrainingResult, TrainingStep
+
+__all__ = [
+    "UPDATE_EVENT_ORDER",
+    "DecoderModelState",
+    "Evaluation",
+    "LearningRateSchedule",
+    "LossCheckpoint",
+    "OptimizerSnapshot",
+    "SelectedTrainingState",
+    "TrainerConfig",
+    "TrainingResult",
+    "TrainingStep",
+    "evaluate_no_grad",
+    "train_decoder",
+]

@@ -1,0 +1,127 @@
+"""The plan of a run: complete and checked before the first forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from llmcy.errors import TrainerError
+from llmcy.optim.schedule import LearningRateSchedule
+
+__all__ = ["UPDATE_EVENT_ORDER", "TrainerConfig"]
+
+UPDATE_EVENT_ORDER: tuple[str, ...] = (
+    "forward",
+    "backward",
+    "finite-check",
+    "clip",
+    "adamw-step",
+    "zero-grad",
+)
+"""What happens in an update, in order."""
+
+
+class TrainerConfig:
+    """How long to train, at which rates, how to clip, and when to measure.
+
+    Parameters
+    ----------
+    schedule
+        One learning rate an update.
+    validation_steps
+        Steps after which both losses are measured: 0 first, then ascending, the last update last.
+    max_grad_norm
+        Ceiling of the global gradient norm; finite, > 0.
+
+    Raises
+    ------
+    TrainerError
+        The first of ``InvalidMaximumGradientNorm``, ``EmptyValidationSteps``,
+        ``ValidationMustStartAtZero``; walking the list, ``ValidationStepOutOfRange`` or
+        ``ValidationStepsNotIncreasing``; ``ValidationMustEndAtFinalStep``.
+    """
+
+    __slots__ = ("_max_grad_norm", "_schedule", "_validation_steps")
+
+    def __init__(
+        self,
+        schedule: LearningRateSchedule,
+        validation_steps: Iterable[int],
+        max_grad_norm: float,
+    ) -> None:
+        max_grad_norm = float(max_grad_norm)
+        if not math.isfinite(max_grad_norm) or max_grad_norm <= 0.0:
+            raise TrainerError(
+                "InvalidMaximumGradientNorm",
+                f"max_grad_norm must be finite and > 0, got {max_grad_norm!r}",
+                value=max_grad_norm,
+            )
+        measured = tuple(int(step) for step in validation_steps)
+        _check_validation_steps(measured, schedule.steps())
+        self._schedule = schedule
+        self._validation_steps = measured
+        self._max_grad_norm = max_grad_norm
+
+    @classmethod
+    def every(
+        cls, schedule: LearningRateSchedule, interval: int, max_grad_norm: float
+    ) -> TrainerConfig:
+        """Measure at step 0, after every ``interval`` updates, and after the last update."""
+        final = schedule.steps()
+        return cls(schedule, sorted({*range(0, final, max(1, interval)), final}), max_grad_norm)
+
+    @property
+    def schedule(self) -> LearningRateSchedule:
+        """One rate an update."""
+        return self._schedule
+
+    @property
+    def validation_steps(self) -> tuple[int, ...]:
+        """Steps at which both losses are measured."""
+        return self._validation_steps
+
+    @property
+    def max_grad_norm(self) -> float:
+        """Ceiling of the global gradient norm."""
+        return self._max_grad_norm
+
+    def __repr__(self) -> str:
+        return (
+            f"TrainerConfig({self._schedule!r}, {len(self._validation_steps)} measurements, "
+            f"max_grad_norm={self._max_grad_norm!r})"
+        )
+
+
+def _check_validation_steps(steps: tuple[int, ...], final: int) -> None:
+    if not steps:
+        raise TrainerError("EmptyValidationSteps", "validation_steps must not be empty")
+    if steps[0] != 0:
+        raise TrainerError(
+            "ValidationMustStartAtZero",
+            f"validation_steps must start at 0, got {steps[0]}",
+            actual=steps[0],
+        )
+    previous = None
+    for step in steps:
+        if step > final:
+            raise TrainerError(
+                "ValidationStepOutOfRange",
+                f"validation step {step} is beyond the last update, {final}",
+                step=step,
+                final_step=final,
+            )
+        if previous is not None and step <= previous:
+            raise TrainerError(
+                "ValidationStepsNotIncreasing",
+                f"validation steps must increase, got {step} after {previous}",
+                previous=previous,
+                next=step,
+            )
+        previous = step
+    if steps[-1] != final:
+        raise TrainerError(
+            "ValidationMustEndAtFinalStep",
+            f"validation_steps must end at the last update, {final}, got {steps[-1]}",
+            expected=final,
+            actual=steps[-1],
+        )
