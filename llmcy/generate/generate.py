@@ -1,0 +1,250 @@
+"""Continuing a prompt, one full forward pass a token.
+
+Slow and obvious on purpose: every token is chosen from a forward pass over the whole prefix.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy.errors import AutodiffError, GenerationError, ModelError, SamplingError
+from llmcy.generate.sampling import SamplingMode, check_mode, sample
+from llmcy.model import Decoder
+from llmcy.rng import SplitMix64
+from llmcy.tape import no_grad
+
+__all__ = [
+    "GenerationConfig",
+    "GenerationResult",
+    "GenerationStep",
+    "StopReason",
+    "check_request",
+    "generate_uncached",
+]
+
+
+class StopReason(enum.Enum):
+    """Why no further token was generated."""
+
+    EOS = "eos"
+    TOKEN_LIMIT = "token_limit"
+    CONTEXT_LIMIT = "context_limit"
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How to continue.
+
+    Parameters
+    ----------
+    mode
+        ``Greedy()`` or ``TemperatureTopK(temperature, top_k)``.
+    eos
+        Token id that ends the text, or nothing.
+    max_new_tokens
+        Tokens to generate at most; 0 computes nothing.
+
+    Raises
+    ------
+    GenerationError
+        ``InvalidMaxNewTokens`` for what is not a whole number >= 0.
+    """
+
+    mode: SamplingMode
+    eos: int | None
+    max_new_tokens: int
+
+    def __post_init__(self) -> None:
+        limit = self.max_new_tokens
+        if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)) or limit < 0:
+            raise GenerationError(
+                "InvalidMaxNewTokens",
+                f"max_new_tokens must be a whole number >= 0, got {limit!r}",
+                value=limit,
+            )
+
+
+@dataclass(frozen=True)
+class GenerationStep:
+    """One generated token.
+
+    Attributes
+    ----------
+    prefix_length
+        Tokens the choice was made from.
+    token_id
+        The choice.
+    unit_draw, interval
+        The draw and the interval that held it, as in
+        :class:`~llmcy.generate.sampling.Sample`.
+    """
+
+    prefix_length: int
+    token_id: int
+    unit_draw: float | None
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """A continued prompt.
+
+    Attributes
+    ----------
+    prompt, generated
+        Token ids; an end-of-text token that was chosen is the last of ``generated``.
+    steps
+        One record a generated token.
+    stop
+        Why generation ended.
+    full_prefix_calls
+        Forward passes made.
+    """
+
+    prompt: tuple[int, ...]
+    generated: tuple[int, ...]
+    steps: tuple[GenerationStep, ...]
+    stop: StopReason
+    full_prefix_calls: int
+
+
+def check_request(
+    prompt: Sequence[int] | NDArray[np.int64],
+    config: GenerationConfig,
+    vocab_size: int,
+    max_seq_len: int,
+) -> list[int]:
+    """Check a request before anything is computed or drawn; returns the prompt's ids.
+
+    Raises
+    ------
+    GenerationError
+        The first of ``EmptyPrompt``, ``PromptTooLong``, ``PromptTokenOutOfBounds``,
+        ``EosTokenOutOfBounds``, ``Sampling`` (temperature, then top-k).
+    """
+    ids = [int(token_id) for token_id in prompt]
+    if not ids:
+        raise GenerationError("EmptyPrompt", "the prompt has no token")
+    if len(ids) > max_seq_len:
+        raise GenerationError(
+            "PromptTooLong",
+            f"the prompt has {len(ids)} tokens, the model holds {max_seq_len} positions",
+            tokens=len(ids),
+            max_positions=max_seq_len,
+        )
+    for position, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise GenerationError(
+                "PromptTokenOutOfBounds",
+                f"prompt token {token_id} at position {position} is outside the vocabulary of "
+                f"{vocab_size}",
+                position=position,
+                token_id=token_id,
+                vocabulary_size=vocab_size,
+            )
+    if config.eos is not None and not 0 <= config.eos < vocab_size:
+        raise GenerationError(
+            "EosTokenOutOfBounds",
+            f"end-of-text token {config.eos} is outside the vocabulary of {vocab_size}",
+            token_id=config.eos,
+            vocabulary_size=vocab_size,
+        )
+    try:
+        check_mode(config.mode, vocab_size)
+    except SamplingError as error:
+        raise GenerationError("Sampling", str(error), cause=error) from error
+    return ids
+
+
+def generate_uncached(
+    model: Decoder,
+    prompt: Sequence[int] | NDArray[np.int64],
+    config: GenerationConfig,
+    rng: SplitMix64,
+    *,
+    on_token: Callable[[GenerationStep], None] | None = None,
+) -> GenerationResult:
+    """Continue ``prompt`` with tokens chosen from full forward passes.
+
+    Parameters
+    ----------
+    model
+        The decoder; not changed.
+    prompt
+        Token ids, at least one and at most as many as the model has positions.
+    config
+        Mode, end-of-text token, limit.
+    rng
+        The caller's stream; one draw a token unless greedy.
+    on_token
+        Called with each step as soon as it is chosen.
+
+    Returns
+    -------
+    GenerationResult
+        Generation stops, tested in this order after each token, when the end-of-text token was
+        chosen, when the limit is reached, or when the prefix no longer fits the positions (so a
+        prompt that fills them still gives one token).
+
+    Raises
+    ------
+    GenerationError
+        As :func:`check_request`; ``Model`` or ``Autodiff`` with its cause when a forward pass
+        fails; ``LogitCountMismatch``.  Draws made before a failure stay made.
+    """
+    vocab_size, max_seq_len = model.config.vocab_size, model.config.max_seq_len
+    prefix = check_request(prompt, config, vocab_size, max_seq_len)
+    asked = tuple(prefix)
+    steps: list[GenerationStep] = []
+    if config.max_new_tokens == 0:
+        return GenerationResult(asked, (), (), StopReason.TOKEN_LIMIT, 0)
+    while True:
+        logits = _last_logits(model, prefix)
+        if logits.size != vocab_size:
+            raise GenerationError(
+                "LogitCountMismatch",
+                f"the model gave {logits.size} logits for a vocabulary of {vocab_size}",
+                expected=vocab_size,
+                actual=int(logits.size),
+            )
+        try:
+            choice = sample(logits, config.mode, rng)
+        except SamplingError as error:
+            raise GenerationError("Sampling", str(error), cause=error) from error
+        step = GenerationStep(len(prefix), choice.token_id, choice.unit_draw, choice.interval)
+        prefix.append(choice.token_id)
+        steps.append(step)
+        if on_token is not None:
+            on_token(step)
+        stop = _stop_reason(config, choice.token_id, len(steps), len(prefix), max_seq_len)
+        if stop is not None:
+            generated = tuple(step.token_id for step in steps)
+            return GenerationResult(asked, generated, tuple(steps), stop, len(steps))
+
+
+def _last_logits(model: Decoder, prefix: list[int]) -> NDArray[np.float64]:
+    try:
+        with no_grad():
+            logits = model.forward(np.array([prefix], np.int64)).data
+    except (ModelError, AutodiffError) as error:
+        kind = "Model" if isinstance(error, ModelError) else "Autodiff"
+        raise GenerationError(kind, f"forward pass: {error}", cause=error) from error
+    last: NDArray[np.float64] = logits[0, -1].astype(np.float64)
+    return last
+
+
+def _stop_reason(
+    config: GenerationConfig, token_id: int, count: int, prefix_length: int, max_seq_len: int
+) -> StopReason | None:
+    if token_id == config.eos:
+        return StopReason.EOS
+    if count == config.max_new_tokens:
+        return StopReason.TOKEN_LIMIT
+    if prefix_length > max_seq_len:
+        return StopReason.CONTEXT_LIMIT
+    return None
