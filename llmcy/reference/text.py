@@ -1,0 +1,32 @@
+"""How reports spell values: six decimals, lower-case booleans, bits."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+__all__ = ["decimal6", "float_bits", "record", "spelled"]
+
+Value = bool | int | float | str
+
+
+def spelled(value: Value) -> str:
+    """A value as reports print it: booleans lower-case, floats with six decimals."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return decimal6(value) if isinstance(value, float) else str(value)
+
+
+def decimal6(value: float) -> str:
+    """A float with six decimals."""
+    return f"{value:.6f}"
+
+
+def record(key: str, **fields: Value) -> str:
+    """``key=field:value field:value ...``."""
+    return f"{key}=" + " ".join(f"{name}:{spelled(value)}" for name, value in fields.items())
+
+
+def float_bits(values: Iterable[float]) -> tuple[int, ...]:
+    """The binary64 bit pattern of each value."""
+    return tuple(struct.unpack("<Q", struct.pack("<d", value))[0] for value in values)
