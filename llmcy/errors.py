@@ -344,6 +344,33 @@ class DataError(LlmcyError, ValueError):
 
     KINDS = {
         "InvalidSize": ("name", "value"),
+        # JSON corpora
+        "InvalidJson": ("document", "problem"),
+        "Empty": (),
+        "BadIdentifier": ("position", "field"),
+        "EmptyText": ("position",),
+        "DuplicateId": ("id", "first", "position"),
+        "DuplicateText": ("first", "position"),
+        # split manifests
+        "UnsupportedSchemaVersion": ("found",),
+        "UnknownStrategy": ("found",),
+        "CorpusChecksumMismatch": ("expected", "actual"),
+        "EmptyPartition": ("partition",),
+        "PartitionOrder": ("partition", "id"),
+        "UnknownDocument": ("partition", "id"),
+        "RepeatedDocument": ("partition", "id"),
+        "UnlistedDocument": ("id",),
+        "GroupSplit": ("group", "first", "id"),
+        # text sources and their split
+        "NoSuchSource": ("source",),
+        "NoTextFiles": ("source",),
+        "NoDocuments": (),
+        "UnreadableSource": ("path",),
+        "InvalidRecord": ("path", "line"),
+        "SplitManifestMissing": ("path",),
+        "InvalidFraction": ("name", "value"),
+        "SplitRecordMismatch": ("field", "expected", "actual"),
+        "NoWindows": ("partition", "context_length", "longest"),
         # windows
         "ZeroContextLength": (),
         "ZeroStride": (),
@@ -357,6 +384,14 @@ class DataError(LlmcyError, ValueError):
         "WindowCountOverflow": (),
         "TokenCountOverflow": (),
         "AllocationFailed": ("elements",),
+        # token-mean accumulation
+        "NonFiniteLoss": ("value",),
+        "ZeroGradientWidth": (),
+        "NonFiniteGradient": ("coordinate", "value"),
+        "GradientWidthMismatch": ("expected", "actual"),
+        "NonFiniteAccumulation": ("quantity", "coordinate"),
+        "EmptyAccumulator": (),
+        "ContributionCountMismatch": ("expected", "actual"),
     }
 
 
