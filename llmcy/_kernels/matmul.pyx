@@ -10,8 +10,9 @@ The finished sums of the rows b are added one after the other, never fused.
 
 cimport numpy as cnp
 
+from llmcy._kernels.gemm cimport PANEL, gemm, gemm_scratch
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.types cimport mul_add, real
+from llmcy._kernels.types cimport TILE_ROWS, mul_add, real
 
 cnp.import_array()
 
@@ -26,31 +27,34 @@ cdef struct Product:
     Py_ssize_t m, n, k
     Py_ssize_t a_batch, a_row, a_col      # steps between elements of a: batch, m and k index
     Py_ssize_t b_batch, b_row, b_col      # of b: batch, k and n index
+    bint split_rows                       # threads share out rows of C, or columns
+    Py_ssize_t strip, strips              # width of the smallest share, and shares per matrix
 
 
-cdef void _product_rows(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    """Strips lo .. hi-1 of C, counted through the batch; a strip is `strip` rows or columns wide."""
     cdef Product* job = <Product*>ctx
-    cdef Py_ssize_t r, p, k, j
-    cdef Py_ssize_t n = job.n
-    cdef const real* a
-    cdef const real* b
-    cdef real* out
-    cdef real x
-    for r in range(lo, hi):
-        p = r // job.m
-        a = job.a + p * job.a_batch + (r - p * job.m) * job.a_row
-        b = job.b + p * job.b_batch
-        out = job.out + r * n
-        for j in range(n):
-            out[j] = 0
-        for k in range(job.k):
-            x = a[k * job.a_col]
-            if job.b_col == 1:
-                for j in range(n):
-                    out[j] = mul_add(x, b[k * job.b_row + j], out[j])
-            else:
-                for j in range(n):
-                    out[j] = mul_add(x, b[k * job.b_row + j * job.b_col], out[j])
+    cdef Py_ssize_t p, first, last, start, stop
+    for p in range(lo // job.strips, (hi - 1) // job.strips + 1):
+        first = max(lo - p * job.strips, <Py_ssize_t>0)
+        last = min(hi - p * job.strips, job.strips)
+        start = first * job.strip
+        if job.split_rows:
+            stop = min(last * job.strip, job.m)
+            gemm(
+                stop - start, job.n, job.k,
+                job.a + p * job.a_batch + start * job.a_row, job.a_row, job.a_col,
+                job.b + p * job.b_batch, job.b_row, job.b_col,
+                job.out + (p * job.m + start) * job.n, job.n, False, False, scratch,
+            )
+        else:
+            stop = min(last * job.strip, job.n)
+            gemm(
+                job.m, stop - start, job.k,
+                job.a + p * job.a_batch, job.a_row, job.a_col,
+                job.b + p * job.b_batch + start * job.b_col, job.b_row, job.b_col,
+                job.out + p * job.m * job.n + start, job.n, False, False, scratch,
+            )
 
 
 cdef struct WeightGradient:
@@ -105,9 +109,15 @@ def matmul(
     job.b_batch, job.b_row, job.b_col = (
         0 if shared_b else k * n, 1 if transpose_b else n, k if transpose_b else 1
     )
+    if m == 0 or n == 0:
+        return
+    job.split_rows = m >= n
+    job.strip = TILE_ROWS if job.split_rows else PANEL
+    job.strips = ((m if job.split_rows else n) + job.strip - 1) // job.strip
     with nogil:
         status = parallel_for(
-            _product_rows, &job, batch * m, GRAIN_WORK // (n * k + 1), 0, n_threads
+            _product_part, &job, batch * job.strips,
+            GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k), n_threads,
         )
     if status:
         raise MemoryError("matmul: no memory for the threads' scratch buffers")
