@@ -1,160 +1,40 @@
-# A blocked matrix product whose every output element is one chain in ascending k.
+# The blocked matrix product of one thread: panels of A and B, tiles of C (tile.pxd).
 #
-# Three storeys: `tile` keeps a small rectangle of C in registers and runs along k; `gemm` walks
-# over C in tiles, with operands packed into panels; callers (matmul.pyx, attention.pyx) cut C into
-# independent parts, one thread each.  Lanes and tiles lie across outputs, never along k, and a k cut
-# into blocks is one chain still, because the partial sums are reloaded as accumulators (numerics
-# contract, section 14).
-#
-# Strides: element (i, k) of A is a[i * a_row + k * a_col]; (k, j) of B is b[k * b_row + j * b_col];
-# C is row-major with c_row elements between rows.
+# Element (i, k) of A is a[i * a_row + k * a_col]; (k, j) of B is b[k * b_row + j * b_col]; C is
+# row-major with c_row elements between rows.  A sum over k that is cut into blocks is one chain
+# still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
-from libc.string cimport memcpy
-
-from llmcy._kernels.types cimport (
-    TILE_ROWS, TILE_VECTORS, VEC_LANES, mul_add, real, vec, vec_load, vec_mul_add, vec_store,
-    vec_zero,
-)
-
-cdef extern from *:
-    """
-    /* the loops of a tile have constant bounds only once it is inlined into its callers */
-    #define LLMCY_INLINED __attribute__((always_inline)) void
-    """
-    ctypedef void inlined "LLMCY_INLINED"
+from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, packed_tile
+from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec_load, vec_store
 
 cdef enum:
-    PANEL = TILE_VECTORS * VEC_LANES  # columns of a packed panel of B
-    BLOCK_K = 256                     # a panel of B of this depth stays in the first-level cache,
-    BLOCK_M = 96                      # a block of A of this height in the second level
+    # A panel of B, BLOCK_K deep, stays in the first-level cache while it meets BLOCK_M rows of A,
+    # which stay in the second level.
+    BLOCK_K = 256
+    BLOCK_M = 96
     BLOCK_N = 1024
-    PACK_B_ROWS = 48                  # fewer rows of A than this do not pay for packing B
+    PACK_PANELS = 4           # panels of B packed side by side
+    PACK_B_FROM_ROWS = 48     # fewer rows of A than this do not pay for packing B
+    SHORT_CHAIN = 32          # rows of fewer positions keep C in registers over all rows
+
+# How the chains of C begin and end.
+cdef enum Ending:
+    REPLACE                   # C = product
+    CARRY                     # the chains in C go on
+    ADD_ROWS                  # C = C + product of row 0, then + product of row 1, ...
 
 
-# ---- one tile --------------------------------------------------------------------------------
-cdef inline inlined tile(
-    const int rows, const int vectors, const bint part, int lanes, Py_ssize_t depth,
-    const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
-    real* c, Py_ssize_t c_row, bint carry, bint add,
-) noexcept nogil:
-    """C (rows, vectors) from `depth` steps of k.
-
-    The chains start at +0, or at C with `carry`; the result replaces C, or with `add` is added to
-    it once it is finished.  With `part` only `lanes` columns of the last vector are C's.
-    """
-    cdef vec acc[TILE_ROWS][TILE_VECTORS]
-    cdef vec row[TILE_VECTORS]
-    cdef real edge[VEC_LANES]
-    cdef Py_ssize_t k
-    cdef int i, v
-    cdef real x
-    for i in range(rows):
-        for v in range(vectors):
-            acc[i][v] = vec_zero()
-    if carry:
-        for i in range(rows):
-            for v in range(vectors - part):
-                acc[i][v] = vec_load(c + i * c_row + v * VEC_LANES)
-            if part:
-                vec_store(edge, vec_zero())
-                for v in range(lanes):
-                    edge[v] = c[i * c_row + (vectors - 1) * VEC_LANES + v]
-                acc[i][vectors - 1] = vec_load(edge)
-    for k in range(depth):
-        for v in range(vectors):
-            row[v] = vec_load(b + v * VEC_LANES)
-        for i in range(rows):
-            x = a[i * a_row]
-            for v in range(vectors):
-                acc[i][v] = vec_mul_add(x, row[v], acc[i][v])
-        a += a_col
-        b += b_row
-    for i in range(rows):
-        if add:
-            for v in range(vectors - part):
-                acc[i][v] = vec_load(c + i * c_row + v * VEC_LANES) + acc[i][v]
-        for v in range(vectors - part):
-            vec_store(c + i * c_row + v * VEC_LANES, acc[i][v])
-        if part:
-            vec_store(edge, acc[i][vectors - 1])
-            for v in range(lanes):
-                if add:
-                    edge[v] = c[i * c_row + (vectors - 1) * VEC_LANES + v] + edge[v]
-                c[i * c_row + (vectors - 1) * VEC_LANES + v] = edge[v]
+cdef inline Py_ssize_t whole_panels(Py_ssize_t columns) noexcept nogil:
+    """columns, rounded up to a multiple of PANEL."""
+    return (columns + PANEL - 1) // PANEL * PANEL
 
 
-cdef inline void tile_packed(
-    Py_ssize_t depth, const real* a, const real* b, real* c, Py_ssize_t c_row, bint carry, bint add,
-) noexcept nogil:
-    """A whole tile from packed panels: every stride but C's is a constant."""
-    tile(TILE_ROWS, TILE_VECTORS, False, 0, depth, a, 1, TILE_ROWS, b, PANEL, c, c_row, carry, add)
-
-
-cdef inline inlined tile_of_rows(
-    int rows, const int vectors, const bint part, int lanes, Py_ssize_t depth,
-    const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
-    real* c, Py_ssize_t c_row, bint carry, bint add,
-) noexcept nogil:
-    """`tile` for a number of rows known only at run time, 1 to TILE_ROWS."""
-    if rows == TILE_ROWS:
-        tile(TILE_ROWS, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif rows == 1:
-        tile(1, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif rows == 2:
-        tile(2, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif rows == 3:
-        tile(3, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif TILE_ROWS > 4 and rows == 4:
-        tile(4, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif TILE_ROWS > 4 and rows == 5:
-        tile(5, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif TILE_ROWS > 6 and rows == 6:
-        tile(6, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-    elif TILE_ROWS > 6 and rows == 7:
-        tile(7, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add)
-
-
-cdef inline void tile_strided(
-    int rows, int columns, Py_ssize_t depth,
-    const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
-    real* c, Py_ssize_t c_row, bint carry, bint add,
-) noexcept nogil:
-    """A tile of any size up to (TILE_ROWS, PANEL).
-
-    Rows of b are contiguous; where `columns` is less than PANEL they must be readable, whatever
-    they hold, up to the next whole vector.
-    """
-    cdef int j
-    if columns == PANEL:
-        tile_of_rows(
-            rows, TILE_VECTORS, False, 0, depth, a, a_row, a_col, b, b_row, c, c_row, carry, add
-        )
-        return
-    for j from 0 <= j < columns by VEC_LANES:
-        if columns - j >= VEC_LANES:
-            tile_of_rows(
-                rows, 1, False, 0, depth, a, a_row, a_col, b + j, b_row, c + j, c_row, carry, add
-            )
-        else:
-            tile_of_rows(
-                rows, 1, True, columns - j, depth, a, a_row, a_col, b + j, b_row, c + j, c_row,
-                carry, add,
-            )
-
-
-# ---- panels ----------------------------------------------------------------------------------
-cdef inline void pack_b(
+cdef inline void pack_b_panel(
     Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
     real* panel,
 ) noexcept nogil:
     """panel (depth, PANEL) = b (depth, columns), columns <= PANEL; the rest is filled with zeros."""
     cdef Py_ssize_t k, j, kk, jj
-    cdef int v
-    if b_col == 1 and columns == PANEL:
-        for k in range(depth):
-            for v in range(TILE_VECTORS):
-                vec_store(panel + k * PANEL + v * VEC_LANES, vec_load(b + k * b_row + v * VEC_LANES))
-        return
     if columns < PANEL:
         for k in range(depth):
             for j in range(columns, PANEL):
@@ -177,6 +57,31 @@ cdef inline void pack_b(
                         panel[kk * PANEL + jj] = b[jj * b_col + kk * b_row]
 
 
+cdef inline void pack_b(
+    Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
+    real* packed,
+) noexcept nogil:
+    """Panel after panel of b (depth, columns), each (depth, PANEL)."""
+    cdef Py_ssize_t j = 0, k
+    cdef int p, v
+    if b_col == 1:  # some panels side by side, so that a row is read in long pieces
+        while j + PACK_PANELS * PANEL <= columns:
+            for k in range(depth):
+                for p in range(PACK_PANELS):
+                    for v in range(TILE_VECTORS):
+                        vec_store(
+                            packed + (j + p * PANEL) * depth + k * PANEL + v * VEC_LANES,
+                            vec_load(b + k * b_row + j + p * PANEL + v * VEC_LANES),
+                        )
+            j += PACK_PANELS * PANEL
+    while j < columns:
+        pack_b_panel(
+            depth, min(columns - j, <Py_ssize_t>PANEL), b + j * b_col, b_row, b_col,
+            packed + j * depth,
+        )
+        j += PANEL
+
+
 cdef inline void pack_a(
     Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col, real* panel
 ) noexcept nogil:
@@ -193,63 +98,76 @@ cdef inline void pack_a(
                 panel[k * TILE_ROWS + i] = a[i * a_row + k * a_col]
 
 
-cdef inline Py_ssize_t panels(Py_ssize_t columns) noexcept nogil:
-    return (columns + PANEL - 1) // PANEL
-
-
-cdef inline size_t gemm_scratch(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k) noexcept nogil:
+cdef inline size_t gemm_scratch(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, bint add_rows) noexcept nogil:
     """Bytes of scratch that `gemm` needs for any product up to this size."""
-    cdef size_t depth = min(k, BLOCK_K)
-    cdef size_t height = min(m + TILE_ROWS, BLOCK_M + TILE_ROWS)
-    return (height + panels(min(n, BLOCK_N)) * PANEL) * depth * sizeof(real)
+    cdef size_t depth = min(k, <Py_ssize_t>BLOCK_K)
+    cdef size_t height = min(m, <Py_ssize_t>BLOCK_M) + TILE_ROWS
+    cdef size_t width = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
+    cdef size_t partial = m * width if add_rows and k > BLOCK_K else 0
+    return ((height + width) * depth + partial) * sizeof(real)
 
 
-# ---- the product -----------------------------------------------------------------------------
 cdef inline void gemm(
     Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
     const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
-    real* c, Py_ssize_t c_row, bint carry, bint add, char* scratch,
+    real* c, Py_ssize_t c_row, Ending ending, Py_ssize_t row_length, char* scratch,
 ) noexcept nogil:
-    """C (m, n) = A (m, k) x B (k, n), on one thread.
+    """C (m, n) = A (m, k) x B (k, n).
 
-    `carry` continues the chains that are in C.  `add` adds the finished product to C; k must then
-    fit one block (k <= BLOCK_K).
+    With ADD_ROWS the k steps are rows of `row_length` positions; either that is k, or
+    it is less than SHORT_CHAIN (and k a multiple of it).
     """
+    cdef Py_ssize_t jc, pc, ic, j, i, width, depth, height, panel_row, start_row
+    cdef Py_ssize_t max_depth, max_height, tiles, blocks, tile_row, tile_col, goal_row
+    cdef Py_ssize_t partial_row = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
     cdef real* packed_b = <real*>scratch
     cdef real* packed_a
+    cdef real* partial
     cdef const real* block
     cdef const real* panel
-    cdef Py_ssize_t jc, pc, ic, j, i, width, depth, height, panel_row, block_rows
+    cdef const real* rows_of_a
+    cdef const real* start
+    cdef real* corner
+    cdef real* goal
     cdef int columns, rows
-    cdef bint pack_all_b = b_col != 1 or m >= PACK_B_ROWS
+    cdef bint pack_all_b = b_col != 1 or m >= PACK_B_FROM_ROWS
     cdef bint pack_all_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and (
         a_row == 1 or a_row * <Py_ssize_t>sizeof(real) >= 2048
     )
+    cdef bint short_rows = ending == ADD_ROWS and row_length < SHORT_CHAIN
+    cdef bint last, add
+    if m == 0 or n == 0:
+        return
     if k == 0:
-        if not carry and not add:
+        if ending == REPLACE:
             for i in range(m):
                 for j in range(n):
                     c[i * c_row + j] = 0
         return
-    # blocks of equal height, each a whole number of tiles
-    block_rows = (m + TILE_ROWS - 1) // TILE_ROWS
-    i = (block_rows * TILE_ROWS + BLOCK_M - 1) // BLOCK_M
-    block_rows = (block_rows + i - 1) // i * TILE_ROWS if i else TILE_ROWS
-    packed_a = packed_b + panels(min(n, <Py_ssize_t>BLOCK_N)) * PANEL * min(k, <Py_ssize_t>BLOCK_K)
+    # blocks of about equal height, each a whole number of tiles
+    tiles = (m + TILE_ROWS - 1) // TILE_ROWS
+    blocks = (tiles * TILE_ROWS + BLOCK_M - 1) // BLOCK_M
+    max_height = (tiles + blocks - 1) // blocks * TILE_ROWS
+    if short_rows:
+        max_depth = BLOCK_K // row_length * row_length
+    else:
+        blocks = (k + BLOCK_K - 1) // BLOCK_K
+        max_depth = (k + blocks - 1) // blocks
+    packed_a = packed_b + partial_row * max_depth
+    partial = packed_a + max_height * max_depth
     for jc from 0 <= jc < n by BLOCK_N:
         width = min(n - jc, <Py_ssize_t>BLOCK_N)
-        for pc from 0 <= pc < k by BLOCK_K:
-            depth = min(k - pc, <Py_ssize_t>BLOCK_K)
-            for j from 0 <= j < width by PANEL:
-                columns = min(width - j, <Py_ssize_t>PANEL)
-                if pack_all_b or columns < PANEL:
-                    pack_b(
-                        depth, columns, b + pc * b_row + (jc + j) * b_col, b_row, b_col,
-                        packed_b + j * depth,
-                    )
-            for ic from 0 <= ic < m by block_rows:
-                height = min(m - ic, block_rows)
+        for pc from 0 <= pc < k by max_depth:
+            depth = min(k - pc, max_depth)
+            last = pc + depth == k
+            if pack_all_b:
+                pack_b(depth, width, b + pc * b_row + jc * b_col, b_row, b_col, packed_b)
+            elif width % PANEL:
+                j = width - width % PANEL
+                pack_b(depth, width - j, b + pc * b_row + jc + j, b_row, 1, packed_b + j * depth)
+            for ic from 0 <= ic < m by max_height:
+                height = min(m - ic, max_height)
                 block = a + ic * a_row + pc * a_col
                 if pack_all_a:
                     for i from 0 <= i <= height - TILE_ROWS by TILE_ROWS:
@@ -264,21 +182,32 @@ cdef inline void gemm(
                         panel_row = b_row
                     for i from 0 <= i < height by TILE_ROWS:
                         rows = min(height - i, <Py_ssize_t>TILE_ROWS)
+                        corner = c + (ic + i) * c_row + jc + j
                         if pack_all_a and rows == TILE_ROWS:
-                            if panel_row == PANEL and columns == PANEL:
-                                tile_packed(
-                                    depth, packed_a + i * depth, panel,
-                                    c + (ic + i) * c_row + jc + j, c_row, carry or pc > 0, add,
-                                )
-                            else:
-                                tile_strided(
-                                    rows, columns, depth, packed_a + i * depth, 1, TILE_ROWS,
-                                    panel, panel_row,
-                                    c + (ic + i) * c_row + jc + j, c_row, carry or pc > 0, add,
-                                )
+                            rows_of_a, tile_row, tile_col = packed_a + i * depth, 1, TILE_ROWS
                         else:
-                            tile_strided(
-                                rows, columns, depth, block + i * a_row, a_row, a_col,
-                                panel, panel_row,
-                                c + (ic + i) * c_row + jc + j, c_row, carry or pc > 0, add,
+                            rows_of_a, tile_row, tile_col = block + i * a_row, a_row, a_col
+                        if short_rows:
+                            any_two_level_tile(
+                                rows, columns, depth // row_length, row_length,
+                                rows_of_a, tile_row, tile_col, panel, panel_row, corner, c_row,
+                            )
+                            continue
+                        start = corner if ending == CARRY or (ending == REPLACE and pc > 0) else NULL
+                        start_row = c_row
+                        goal, goal_row, add = corner, c_row, False
+                        if ending == ADD_ROWS:
+                            # an unfinished chain waits apart from the sum it will be added to
+                            if pc > 0:
+                                start, start_row = partial + (ic + i) * partial_row + j, partial_row
+                            if last:
+                                add = True
+                            else:
+                                goal, goal_row = partial + (ic + i) * partial_row + j, partial_row
+                        if pack_all_a and rows == TILE_ROWS and columns == PANEL and panel_row == PANEL:
+                            packed_tile(depth, rows_of_a, panel, start, start_row, goal, goal_row, add)
+                        else:
+                            any_tile(
+                                rows, columns, depth, rows_of_a, tile_row, tile_col,
+                                panel, panel_row, start, start_row, goal, goal_row, add,
                             )

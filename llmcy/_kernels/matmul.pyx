@@ -10,14 +10,20 @@ The finished sums of the rows b are added one after the other, never fused.
 
 cimport numpy as cnp
 
-from llmcy._kernels.gemm cimport PANEL, gemm, gemm_scratch
+from llmcy._kernels.gemm cimport ADD_ROWS, REPLACE, SHORT_CHAIN, gemm, gemm_scratch
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.types cimport TILE_ROWS, mul_add, real
+from llmcy._kernels.tile cimport PANEL
+from llmcy._kernels.types cimport TILE_ROWS, real
 
 cnp.import_array()
 
 cdef enum:
     GRAIN_WORK = 65536  # multiply-adds below which waking a second thread costs more than it gains
+    MOST_ROWS = 384     # of the weight gradient at once: bounds the scratch for unfinished chains
+
+
+cdef inline Py_ssize_t whole_strips(Py_ssize_t n, Py_ssize_t strip) noexcept nogil:
+    return (n + strip - 1) // strip
 
 
 cdef struct Product:
@@ -45,7 +51,7 @@ cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) 
                 stop - start, job.n, job.k,
                 job.a + p * job.a_batch + start * job.a_row, job.a_row, job.a_col,
                 job.b + p * job.b_batch, job.b_row, job.b_col,
-                job.out + (p * job.m + start) * job.n, job.n, False, False, scratch,
+                job.out + (p * job.m + start) * job.n, job.n, REPLACE, 0, scratch,
             )
         else:
             stop = min(last * job.strip, job.n)
@@ -53,7 +59,7 @@ cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) 
                 job.m, stop - start, job.k,
                 job.a + p * job.a_batch, job.a_row, job.a_col,
                 job.b + p * job.b_batch + start * job.b_col, job.b_row, job.b_col,
-                job.out + p * job.m * job.n + start, job.n, False, False, scratch,
+                job.out + p * job.m * job.n + start, job.n, REPLACE, 0, scratch,
             )
 
 
@@ -62,32 +68,42 @@ cdef struct WeightGradient:
     const real* d_y
     real* out
     Py_ssize_t B, T, n_in, n_out
-    bint accumulate
+    bint accumulate, split_rows
 
 
-cdef void _weight_rows(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+cdef void _weight_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    """Strips lo .. hi-1 of the gradient's rows or columns."""
     cdef WeightGradient* job = <WeightGradient*>ctx
-    cdef Py_ssize_t i, b, t, o
-    cdef Py_ssize_t n = job.n_out
-    cdef real* chain = <real*>scratch
-    cdef const real* d_y
+    cdef Py_ssize_t T = job.T, n_in = job.n_in, n_out = job.n_out
+    cdef Py_ssize_t first_row = 0, last_row = n_in, first = 0, last = n_out
+    cdef Py_ssize_t i, o, b, height
     cdef real* out
-    cdef real x
-    for i in range(lo, hi):
-        out = job.out + i * n
+    if job.split_rows:
+        first_row, last_row = lo * TILE_ROWS, min(hi * TILE_ROWS, n_in)
+    else:
+        first, last = lo * PANEL, min(hi * PANEL, n_out)
+    for i from first_row <= i < last_row by MOST_ROWS:
+        height = min(last_row - i, <Py_ssize_t>MOST_ROWS)
+        out = job.out + i * n_out + first
         if not job.accumulate:
-            for o in range(n):
-                out[o] = 0
-        for b in range(job.B):
-            for o in range(n):
-                chain[o] = 0
-            for t in range(job.T):
-                x = job.x[(b * job.T + t) * job.n_in + i]
-                d_y = job.d_y + (b * job.T + t) * n
-                for o in range(n):
-                    chain[o] = mul_add(x, d_y[o], chain[o])
-            for o in range(n):
-                out[o] = out[o] + chain[o]
+            for b in range(height):
+                for o in range(last - first):
+                    out[b * n_out + o] = 0
+        if T == 0:  # empty sums, +0 each
+            for b in range(height if job.B > 0 else 0):
+                for o in range(last - first):
+                    out[b * n_out + o] = out[b * n_out + o] + 0
+        elif T < SHORT_CHAIN:
+            gemm(
+                height, last - first, job.B * T, job.x + i, 1, n_in,
+                job.d_y + first, n_out, 1, out, n_out, ADD_ROWS, T, scratch,
+            )
+        else:
+            for b in range(job.B):
+                gemm(
+                    height, last - first, T, job.x + b * T * n_in + i, 1, n_in,
+                    job.d_y + b * T * n_out + first, n_out, 1, out, n_out, ADD_ROWS, T, scratch,
+                )
 
 
 def matmul(
@@ -113,11 +129,11 @@ def matmul(
         return
     job.split_rows = m >= n
     job.strip = TILE_ROWS if job.split_rows else PANEL
-    job.strips = ((m if job.split_rows else n) + job.strip - 1) // job.strip
+    job.strips = whole_strips(m if job.split_rows else n, job.strip)
     with nogil:
         status = parallel_for(
             _product_part, &job, batch * job.strips,
-            GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k), n_threads,
+            GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k, False), n_threads,
         )
     if status:
         raise MemoryError("matmul: no memory for the threads' scratch buffers")
@@ -135,9 +151,16 @@ def matmul_d_weight(
     job.out = <real*>cnp.PyArray_DATA(out)
     job.B, job.T, job.n_in, job.n_out = B, T, n_in, n_out
     job.accumulate = accumulate
+    if n_in == 0 or n_out == 0:
+        return
+    job.split_rows = n_in >= n_out
+    cdef Py_ssize_t strips = whole_strips(n_in, TILE_ROWS) if job.split_rows else whole_strips(n_out, PANEL)
     with nogil:
         status = parallel_for(
-            _weight_rows, &job, n_in, GRAIN_WORK // (B * T * n_out + 1), n_out * sizeof(real), n_threads
+            _weight_part, &job, strips, GRAIN_WORK * strips // (B * T * n_in * n_out + 1),
+            gemm_scratch(min(n_in, <Py_ssize_t>MOST_ROWS), n_out, B * T if T < SHORT_CHAIN else T,
+                         T >= SHORT_CHAIN),
+            n_threads,
         )
     if status:
         raise MemoryError("matmul_d_weight: no memory for the threads' scratch buffers")
