@@ -26,8 +26,10 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(params=[1, 2, 3, 7])
-def n_threads(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Run the test with as many threads, which share even the smallest work."""
+    with _kernels.smallest_chunks():
+        yield int(request.param)
 
 
 @pytest.fixture(params=["float64", "float32"])

@@ -15,10 +15,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from llmcy._kernels import cpu
+from llmcy._kernels import cpu, pool
 from llmcy.errors import ConfigError
 
-__all__ = ["active", "available_isas", "for_dtype", "isa", "set_isa", "use_isa"]
+__all__ = [
+    "active",
+    "available_isas",
+    "for_dtype",
+    "isa",
+    "set_isa",
+    "smallest_chunks",
+    "use_isa",
+]
 
 
 class KernelSet:
@@ -89,6 +97,20 @@ def use_isa(name: str) -> Iterator[None]:
         yield
     finally:
         set_isa(before)
+
+
+@contextmanager
+def smallest_chunks() -> Iterator[None]:
+    """Let threads share even work that is too small to be worth it, inside a ``with`` block.
+
+    Where the cuts are can reach no result, so this costs time and changes nothing; with it, a test
+    of small arrays on several threads is one.
+    """
+    before = pool.set_smallest_chunks(True)
+    try:
+        yield
+    finally:
+        pool.set_smallest_chunks(before)
 
 
 def for_dtype(dtype: Any) -> Any:

@@ -50,6 +50,10 @@ static struct {
     .wake = PTHREAD_COND_INITIALIZER,
 };
 
+/* When set, `grain` counts as 1: work too small to be worth a second thread is shared out all the
+ * same.  Tests and the self test use it, since no result may depend on where the cuts are. */
+static _Atomic int smallest_chunks;
+
 static __thread int in_parallel_region; /* nested calls run on the calling thread */
 static __thread llmcy_arena own_arena;  /* scratch of a thread that calls kernels */
 static pthread_key_t arena_key;
@@ -235,7 +239,7 @@ static int llmcy_parallel_for(llmcy_chunk_fn fn, void *ctx, ptrdiff_t n, ptrdiff
         if (in_parallel_region) return -1; /* the outer region owns this thread's scratch */
         if (arena_reserve(&own_arena, scratch_bytes)) return -1;
     }
-    if (grain < 1) grain = 1;
+    if (grain < 1 || atomic_load_explicit(&smallest_chunks, memory_order_relaxed)) grain = 1;
     ptrdiff_t most = n / grain;
     if (n_threads <= 1 || most <= 1 || in_parallel_region || pthread_mutex_trylock(&pool.user))
         return run_serial(fn, ctx, n, own_arena.base);
@@ -245,3 +249,5 @@ static int llmcy_parallel_for(llmcy_chunk_fn fn, void *ctx, ptrdiff_t n, ptrdiff
     pthread_mutex_unlock(&pool.user);
     return status;
 }
+
+static int llmcy_set_smallest_chunks(int on) { return atomic_exchange(&smallest_chunks, on); }

@@ -135,7 +135,8 @@ def run_selftest() -> Iterator[tuple[str, bool]]:
     reported = False
     try:
         for isa in _kernels.available_isas():
-            with _kernels.use_isa(isa):
+            # the runs are small: without smallest chunks a second thread would never get work
+            with _kernels.use_isa(isa), _kernels.smallest_chunks():
                 for n_threads in THREADS:
                     set_num_threads(n_threads)
                     published = measure_published()

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import platform
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -90,3 +92,23 @@ def test_set_num_threads_is_what_calls_use() -> None:
         assert resolve_threads(2) == 2
     finally:
         set_num_threads(before)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
+def test_smallest_chunks_share_out_work_that_stays_on_one_thread_otherwise() -> None:
+    program = (
+        "import os, numpy as np\n"
+        "from llmcy import _kernels\n"
+        "a = np.arange(9.0)\n"
+        "def tasks():\n"
+        "    _kernels.for_dtype(a.dtype).elementwise.add(a, a, np.empty(9), 3)\n"
+        "    return len(os.listdir('/proc/self/task'))\n"
+        "alone = tasks()\n"
+        "with _kernels.smallest_chunks():\n"
+        "    shared = tasks()\n"
+        "print(shared - alone)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2\n"
