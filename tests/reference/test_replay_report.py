@@ -63,7 +63,7 @@ def test_flags_follow_the_measurement(published: MeasuredReplay) -> None:
         published,
         bytes_deterministic=False,
         next_draw_identical=False,
-        branch=published.changed_rate,
+        branch=published.changed_batch,
         replaced_complete_file=False,
         rejected={**published.rejected, "truncation": False},
     )
@@ -73,10 +73,18 @@ def test_flags_follow_the_measurement(published: MeasuredReplay) -> None:
     replay = line(report, "component_replay")
     for name in ("parameter_bits", "optimizer_state", "logits_bits"):
         assert f"{name}_identical:false" in replay
-    assert "changed_learning_rate_diverges:false" in replay
-    assert "changed_batch_diverges:true" in replay
+    assert "changed_batch_diverges:false" in replay
+    assert "changed_learning_rate_diverges:true" in replay
     assert "truncation:false" in line(report, "reject")
     assert "replaced_complete_file:false" in line(report, "atomic")
+
+
+def test_another_rate_moves_parameters_and_leaves_moments(published: MeasuredReplay) -> None:
+    report = replay_report(replace(published, branch=published.changed_rate))
+    replay = line(report, "component_replay")
+    assert "parameter_bits_identical:false" in replay
+    assert "optimizer_state_identical:true" in replay
+    assert "changed_learning_rate_diverges:false" in replay
 
 
 def test_resealing_restores_a_valid_checksum(published: MeasuredReplay) -> None:
