@@ -169,6 +169,7 @@ class AutodiffError(LlmcyError, RuntimeError):
         "NotALeaf": (),
         "NotCarried": ("op",),
         "CarryFailed": (),
+        "GradientMismatch": ("tensor", "index", "analytic", "numeric", "error"),
     }
 
 

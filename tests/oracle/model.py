@@ -180,10 +180,7 @@ def run(
         at = f"blocks.{n}."
         weight = {
             name: parameters[at + name + ".weight"]
-            for name in (
-                "attention.query attention.key attention.value attention.output "
-                "ffn.gate ffn.up ffn.down"
-            ).split()
+            for name in ["attention.query", "attention.key", "attention.value", "attention.output", "ffn.gate", "ffn.up", "ffn.down"]
         }
         norms[at + "1"] = rms_norm(x, parameters[at + "attention_norm.gain"], eps)
         h = act[at + "attention_norm.output"] = norms[at + "1"][0]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from llmcy import ops
 from llmcy.errors import AutodiffError, DTypeError, ShapeError
 from llmcy.tape import BackwardPass, Node, Tensor, record
-
 from tests.oracle import tape as oracle
 
 

@@ -5,6 +5,7 @@ import contextlib
 import threading
 
 import pytest
+
 from llmcy import ops
 from llmcy.errors import AutodiffError
 from llmcy.tape import Tensor, is_recording, no_grad

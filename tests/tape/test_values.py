@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from llmcy import ops
 from llmcy.errors import AutodiffError, DTypeError, ShapeError
 from llmcy.tape import Tensor
