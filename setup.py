@@ -17,19 +17,19 @@ from setuptools import Extension, setup
 
 KERNELS = Path("llmcy/_kernels")
 FLOAT_KERNELS = [  # built per instruction set and dtype
+    "adamw",
     "attention",
+    "cross_entropy",
     "elementary",
     "elementwise",
+    "embedding",
+    "grad_norm",
     "matmul",
     "reduce",
-    "grad_norm",
-    "adamw",
-    "embedding",
-    "rope",
-    "swiglu",
     "rms_norm",
-    "cross_entropy",
+    "rope",
     "softmax",
+    "swiglu",
 ]
 PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact", "bpe_learn", "bpe_encode"]  # integers and plumbing: one build
 

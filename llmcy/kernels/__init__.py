@@ -12,23 +12,13 @@ from llmcy.kernels.adamw import (
     adamw_stages,
     adamw_update,
 )
-from llmcy.kernels.attention import (
-    attention,
-    attention_backward,
-)
+from llmcy.kernels.attention import attention, attention_backward
 from llmcy.kernels.cross_entropy import (
     cross_entropy,
     cross_entropy_backward,
     cross_entropy_row_losses,
 )
-from llmcy.kernels.elementary import (
-    cos,
-    exp,
-    log,
-    log1p,
-    pow,
-    sin,
-)
+from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
 from llmcy.kernels.elementwise import (
     accumulate,
     add,
@@ -38,34 +28,12 @@ from llmcy.kernels.elementwise import (
     scale,
     scale_backward,
 )
-from llmcy.kernels.embedding import (
-    embedding,
-    embedding_backward,
-)
-from llmcy.kernels.grad_norm import (
-    GradNorm,
-    grad_norm,
-)
-from llmcy.kernels.matmul import (
-    matmul,
-    matmul_d_weight,
-)
-from llmcy.kernels.reduce import (
-    mean,
-    mean_backward,
-    sum,
-    sum_backward,
-    sum_rows,
-)
-from llmcy.kernels.rms_norm import (
-    RmsNorm,
-    rms_norm,
-    rms_norm_backward,
-)
-from llmcy.kernels.rope import (
-    rope,
-    rope_table,
-)
+from llmcy.kernels.embedding import embedding, embedding_backward
+from llmcy.kernels.grad_norm import GradNorm, grad_norm
+from llmcy.kernels.matmul import matmul, matmul_d_weight
+from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_rows
+from llmcy.kernels.rms_norm import RmsNorm, rms_norm, rms_norm_backward
+from llmcy.kernels.rope import rope, rope_table
 from llmcy.kernels.softmax import (
     causal_softmax,
     causal_softmax_backward,
@@ -74,12 +42,7 @@ from llmcy.kernels.softmax import (
     softmax,
     softmax_backward,
 )
-from llmcy.kernels.swiglu import (
-    silu,
-    silu_backward,
-    swiglu,
-    swiglu_backward,
-)
+from llmcy.kernels.swiglu import silu, silu_backward, swiglu, swiglu_backward
 
 __all__ = [
     "ADAMW_STAGES",
