@@ -19,9 +19,6 @@ from llmcy._kernels.types cimport real
 
 cnp.import_array()
 
-cdef enum:
-    PAIRS = 64              # rotated at a time
-
 cdef struct Table:
     real* cos
     real* sin
@@ -51,50 +48,32 @@ cdef void _table(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcep
             table.sin[p * table.half + j] = <real>0 + cr_sin_r(angle)
 
 
-# One loop for each of the two features.  Side by side they look like a complex product, which GCC
-# (12 and others) turns into fused vfmaddsub instructions whatever -ffp-contract says.
-cdef inline void rotate_even(
-    real* out, const real* x, const real* cos, const real* sin, real sign, Py_ssize_t n
-) noexcept nogil:
-    cdef Py_ssize_t j
-    for j in range(n):
-        out[j] = <real>0 + (x[2 * j] * cos[j] - x[2 * j + 1] * (sign * sin[j]))
-
-
-cdef inline void rotate_odd(
-    real* out, const real* x, const real* cos, const real* sin, real sign, Py_ssize_t n
-) noexcept nogil:
-    cdef Py_ssize_t j
-    for j in range(n):
-        out[j] = <real>0 + (x[2 * j] * (sign * sin[j]) + x[2 * j + 1] * cos[j])
-
-
 cdef void _rotate(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    # Both features of a pair are written as the same sum, x[i] * c[i] + x[partner of i] * s[i], with
+    # the sign in s, which changes no bit.  A subtraction beside an addition is a pattern that gcc 12
+    # turns into fused instructions, -ffp-contract=off or not.
     cdef Job* job = <Job*>ctx
-    cdef const real* cos
-    cdef const real* sin
+    cdef Py_ssize_t token, head, j, at, half = job.half, width = 2 * job.half
+    cdef real* cos = <real*>scratch
+    cdef real* sin = cos + width
     cdef const real* x
     cdef real* out
-    cdef real even[PAIRS]
-    cdef real odd[PAIRS]
-    cdef real sign = job.sign
-    cdef Py_ssize_t token, head, j, at, start, n, half = job.half
+    cdef real a, b
     for token in range(lo, hi):
         at = (job.position + token % job.T) * half
-        cos = job.cos + at
-        sin = job.sin + at
-        x = job.x + token * job.H * half * 2
-        out = job.out + token * job.H * half * 2
+        for j in range(half):
+            cos[2 * j] = job.cos[at + j]
+            cos[2 * j + 1] = job.cos[at + j]
+            sin[2 * j] = -job.sign * job.sin[at + j]
+            sin[2 * j + 1] = job.sign * job.sin[at + j]
         for head in range(job.H):
-            for start from 0 <= start < half by PAIRS:
-                n = min(half - start, PAIRS)
-                rotate_even(even, x + 2 * start, cos + start, sin + start, sign, n)
-                rotate_odd(odd, x + 2 * start, cos + start, sin + start, sign, n)
-                for j in range(n):
-                    out[2 * (start + j)] = even[j]
-                    out[2 * (start + j) + 1] = odd[j]
-            x += 2 * half
-            out += 2 * half
+            x = job.x + (token * job.H + head) * width
+            out = job.out + (token * job.H + head) * width
+            for j in range(half):
+                a = x[2 * j]
+                b = x[2 * j + 1]
+                out[2 * j] = <real>0 + (a * cos[2 * j] + b * sin[2 * j])
+                out[2 * j + 1] = <real>0 + (b * cos[2 * j + 1] + a * sin[2 * j + 1])
 
 
 def rope_table(
@@ -125,6 +104,7 @@ def rope(
     cdef Job job
     cdef int ndim = cnp.PyArray_NDIM(x)
     cdef Py_ssize_t tokens
+    cdef int status
     job.x = <const real*>cnp.PyArray_DATA(x)
     job.out = <real*>cnp.PyArray_DATA(out)
     job.cos = <const real*>cnp.PyArray_DATA(cos)
@@ -138,4 +118,9 @@ def rope(
         return
     tokens = cnp.PyArray_SIZE(x) // (job.H * job.half * 2)
     with nogil:
-        parallel_for(_rotate, &job, tokens, row_grain(job.H * job.half * 2), 0, n_threads)
+        status = parallel_for(
+            _rotate, &job, tokens, row_grain(job.H * job.half * 2),
+            4 * job.half * sizeof(real), n_threads,
+        )
+    if status != 0:
+        raise MemoryError("scratch memory of rope")

@@ -1,0 +1,167 @@
+"""The AdamW update against the slow scalar form, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmcy import kernels
+from llmcy.errors import DTypeError, RangeError, ShapeError
+from tests.kernels.check import THREADS, everywhere
+from tests.oracle import adamw as oracle
+from tests.oracle.scalar import assert_same_bits
+from tests.strategies import filled, flavours, seeds
+
+RULE = {
+    "lr": 0.04, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01,
+    "correction1": 1.0 - 0.9, "correction2": 1.0 - 0.999, "divisor": 1.0, "multiplier": 1.0,
+}  # fmt: skip
+shapes = st.lists(st.integers(0, 9), max_size=2).map(tuple)
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "lr": st.sampled_from([1e-300, 1.0, 3.7]),
+        "beta1": st.just(0.0),
+        "beta2": st.sampled_from([0.0, 0.95]),
+        "eps": st.sampled_from([1e-300, 1.0]),
+        "weight_decay": st.just(0.0),
+        "correction1": st.just(1.0 - 0.9**7),
+        "correction2": st.just(1e-16),
+        "multiplier": st.sampled_from([0.0, 5e-324, 0.37]),
+        "divisor": st.just(1.7e30),
+    },
+)
+
+
+def state(seed, shape, dtype, flavour="plain"):
+    rng = np.random.default_rng(seed)
+    param, grad, first, second = (filled(rng, shape, dtype, flavour) for _ in range(4))
+    return param, grad, first, np.abs(second)
+
+
+def check_update(arrays, rule):
+    *expected, problem = oracle.adamw_update(*arrays, rule)
+    before = [x.copy() for x in arrays]
+    everywhere(lambda n: kernels.adamw_update(*arrays, **rule, n_threads=n)[:3], tuple(expected))
+    for x, old in zip(arrays, before, strict=True):
+        assert_same_bits(x, old)
+    found = kernels.adamw_update(*arrays, **rule).problem
+    if problem is None:
+        assert found is None
+    else:
+        assert (found.index, found.stage) == problem[:2]
+        assert_same_bits(np.array(found.value), np.array(problem[2]))
+
+
+@settings(max_examples=60)
+@given(shape=shapes, seed=seeds, flavour=flavours, change=changes)
+def test_equal_to_the_scalar_form(dtype, shape, seed, flavour, change):
+    with np.errstate(all="ignore"):
+        check_update(state(seed, shape, dtype, flavour), RULE | change)
+
+
+def test_long_arrays(dtype):
+    check_update(state(1, (5, 2111), dtype), RULE | {"multiplier": 0.25})
+
+
+def test_unit_clipping_leaves_the_gradient_bits_alone(isa, dtype):
+    param, grad, first, second = state(3, (40,), dtype, "wide")
+    stages = kernels.adamw_stages(param, grad, first, second, **RULE)
+    assert_same_bits(stages["effective_gradient"], grad.astype(np.float64))
+
+
+@pytest.mark.feature("A25", "A26")
+def test_scale_equals_premultiplied_gradients(isa):
+    param, grad, first, second = state(4, (40,), np.dtype(np.float64))
+    scaled = kernels.adamw_update(param, grad, first, second, **(RULE | {"multiplier": 0.3}))
+    same = kernels.adamw_update(param, grad * 0.3, first, second, **RULE)
+    for a, b in zip(scaled[:3], same[:3], strict=True):
+        assert_same_bits(a, b)
+
+
+@pytest.mark.feature("A28")
+def test_scale_does_not_touch_weight_decay(isa, dtype):
+    param, grad, first, second = state(5, (40,), dtype)
+    grad[:] = first[:] = second[:] = 0
+    updates = [
+        kernels.adamw_update(param, grad, first, second, **(RULE | {"multiplier": u})).param
+        for u in (1.0, 0.5, 0.0)
+    ]
+    assert (updates[0] != param).all()
+    for other in updates[1:]:
+        assert_same_bits(other, updates[0])
+
+
+def test_stages_are_the_lines_of_the_formula(isa, dtype):
+    arrays = state(6, (3, 4), dtype)
+    stages = kernels.adamw_stages(*arrays, **RULE)
+    assert tuple(stages) == kernels.ADAMW_STAGES
+    for i, element in enumerate(zip(*(x.ravel().tolist() for x in arrays), strict=True)):
+        for name, value in oracle.lines(*element, RULE).items():
+            assert stages[name].shape == (3, 4)
+            assert stages[name].ravel()[i] == value
+
+
+HUGE = 1.5e308
+FAILURES = [  # what to change, and the stage that names it
+    ({"grad": np.nan}, {}, "effective_gradient"),
+    ({"grad": HUGE}, {"multiplier": 2.0}, "effective_gradient"),
+    ({"first": np.inf}, {}, "first_moment"),
+    ({"grad": 1e200}, {}, "squared_gradient"),
+    ({"second": np.inf}, {}, "second_moment"),
+    ({"first": HUGE}, {"correction1": 1e-3}, "corrected_first_moment"),
+    ({"second": HUGE}, {"correction2": 1e-3}, "corrected_second_moment"),
+    ({"first": 1e300, "grad": 0.0, "second": 0.0}, {"eps": 1e-300}, "direction"),
+    ({"first": 1e300, "grad": 0.0, "second": 0.0}, {"eps": 1.0, "lr": 1e50}, "step"),
+    ({"param": HUGE}, {"lr": 1e3, "weight_decay": 1.0}, "weight_decay"),
+    ({"param": -1.7e308, "first": 1.7e308, "grad": 0.0, "second": 0.0},
+     {"eps": 1.0, "lr": 1.0, "correction1": 1.0, "weight_decay": 0.0}, "parameter"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "change", "stage"), FAILURES, ids=[f[2] for f in FAILURES])
+def test_the_first_line_that_is_not_finite_is_reported(isa, values, change, stage):
+    arrays = dict(zip(("param", "grad", "first", "second"), state(7, (30000,), float), strict=True))
+    for name, value in values.items():
+        arrays[name][[20001, 29000]] = value
+    rule = RULE | change
+    for n_threads in THREADS:
+        found = kernels.adamw_update(*arrays.values(), **rule, n_threads=n_threads).problem
+        assert (found.index, found.stage) == (20001, stage)
+        assert not np.isfinite(found.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "stage"),
+    [((0.0, 0.0, 3e38, 0.0), "parameter"), ((0.0, 3e38, 0.0, 0.0), "second_moment")],
+    ids=["parameter", "second_moment"],
+)
+def test_values_that_only_float32_cannot_hold_are_reported(isa, values, stage):
+    arrays = [np.full(3, value, np.float32) for value in values]
+    found = kernels.adamw_update(*arrays, **(RULE | {"eps": 1e-6})).problem
+    assert (found.index, found.stage, abs(found.value)) == (0, stage, np.inf)
+
+
+def test_results_can_go_to_given_arrays(isa, dtype):
+    arrays = state(8, (3, 5), dtype)
+    expected = kernels.adamw_update(*arrays, **RULE)
+    out = tuple(np.empty_like(arrays[0]) for _ in range(3))
+    result = kernels.adamw_update(*arrays, **RULE, out=out)
+    for a, b, c in zip(result[:3], out, expected[:3], strict=True):
+        assert a is b
+        assert_same_bits(a, c)
+
+
+def test_bad_arguments_are_named(dtype):
+    param, grad, first, second = state(9, (2, 3), dtype)
+    with pytest.raises(ShapeError, match="grad must have shape"):
+        kernels.adamw_update(param, grad[:1], first, second, **RULE)
+    with pytest.raises(DTypeError, match="first_moment must have dtype"):
+        kernels.adamw_update(param, grad, first.astype(np.float16), second, **RULE)
+    with pytest.raises(RangeError, match="lr must be a real number"):
+        kernels.adamw_update(param, grad, first, second, **(RULE | {"lr": "fast"}))
+    with pytest.raises(DTypeError, match=r"out\[0\] shares memory with param"):
+        kernels.adamw_update(param, grad, first, second, **RULE, out=(param, grad, first))
+    same = np.empty_like(param)
+    with pytest.raises(DTypeError, match=r"out\[1\] shares memory with out\[0\]"):
+        kernels.adamw_update(param, grad, first, second, **RULE, out=(same, same, same))
