@@ -34,7 +34,7 @@ def check_norm(x, gain, eps, d_out, d_x, d_gain):
 @settings(max_examples=60)
 @given(
     rows=leading, width=widths, seed=seeds, flavour=flavours,
-    eps=st.sampled_from([1e-6, 1e-5, 5e-324, 1.0]), received=st.booleans(),
+    eps=st.sampled_from([1e-6, 0.0, 5e-324, 1.0]), received=st.booleans(),
 )  # fmt: skip
 def test_equal_to_the_scalar_form(dtype, rows, width, seed, flavour, eps, received):
     rng = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def test_bad_arguments_are_named(dtype):
         kernels.rms_norm(x, gain[:2], 1e-6)
     with pytest.raises(ShapeError, match="D of at least 1"):
         kernels.rms_norm(x[:, :0].copy(), gain[:0], 1e-6)
-    for eps in (0.0, -1.0, np.nan, np.inf, "1", True):
+    for eps in (-1.0, np.nan, np.inf, "1", True):
         with pytest.raises(RangeError, match="eps must be") as caught:
             kernels.rms_norm(x, gain, eps)
         assert caught.value.name == "eps"

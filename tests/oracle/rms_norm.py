@@ -14,11 +14,19 @@ def _log(x):
 
 
 def inverse_root(st, dtype):
+    if st == 0.0:
+        return math.inf
     if np.dtype(dtype) == np.float32:
         return scalar.to_binary32(1.0 / math.sqrt(st))
     if not math.isfinite(st):
         return 0.0 if st == math.inf else math.nan
     return scalar.of(dtype).exp(_log(st) * -0.5)
+
+
+def _divided(a, b):
+    """a / b as IEEE 754 has it, also for b = 0."""
+    with np.errstate(all="ignore"):
+        return float(np.float64(a) / np.float64(b))
 
 
 def rms_norm(x, gain, eps):
@@ -53,7 +61,7 @@ def rms_norm_backward(d_out, x, gain, inv_rms, mean_square_eps, d_x, d_gain):
         for a, value in zip(dn, row, strict=True):
             d_inv = d_inv + a * value
         d_log = 0.0 + (0.0 + d_inv * inv) * -0.5
-        d_square = rounded((0.0 + d_log / st) / float(len(row)))
+        d_square = rounded((0.0 + _divided(d_log, st)) / float(len(row)))
         for d, value in enumerate(row):
             received = rounded(float(d_x[(*index, d)]) + rounded(dn[d] * inv))
             received = rounded(received + rounded(d_square * value))
