@@ -15,17 +15,22 @@ and backward, probabilities computed again instead of kept:
     d_q[i, e]   = fold over j of d_r[i, j] * k[j, e]
     d_k[j, e]   = fold over i >= j of q[i, e] * d_r[i, j]
 
-(numerics contract, sections 6 and 8, rules 5-7 and 12-16).  In binary32 the products are fused into
+(numerics contract, sections 6 and 8).  In binary32 the products are fused into
 their chains, and the softmax tail and W are binary64 chains rounded once (part two, rules 1, 2).
 """
 
 cimport numpy as cnp
 
 from llmcy._kernels.cr_math cimport cr_exp_block
+from llmcy._kernels.gemm cimport pack_b, pack_b_panel, whole_panels
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.types cimport IS_F32, mul_add, real, sqrt, sqrtf, zero
+from llmcy._kernels.tile cimport HEAD_ROWS, PANEL, any_causal_tile, any_tile
+from llmcy._kernels.types cimport IS_F32, TILE_ROWS, real, sqrt, sqrtf, zero
 
 cnp.import_array()
+
+cdef enum:
+    GRAIN_WORK = 32768  # products below which waking a second thread costs more than it gains
 
 
 cdef struct Job:
@@ -41,6 +46,11 @@ cdef struct Job:
     real scale
 
 
+# A head is worked through in blocks of PANEL queries.  Scores, probabilities and their gradients of
+# a block are kept with the queries along the lanes, x[j * PANEL + l] for key j and query first + l:
+# every sum over keys is then a plain loop over j for all queries of the block at once.  A block sees
+# the keys 0 .. last query; entries behind the mask (j > first + l) are +0.
+
 cdef inline real _score_scale(Py_ssize_t Dh) noexcept nogil:
     """The rounded reciprocal of a rounded root."""
     if IS_F32:
@@ -48,94 +58,166 @@ cdef inline real _score_scale(Py_ssize_t Dh) noexcept nogil:
     return <real>(1.0 / sqrt(<double>Dh))
 
 
-cdef inline void _softmax(real* x, Py_ssize_t n) noexcept nogil:
-    """Replace n >= 1 scores by probabilities."""
-    cdef Py_ssize_t j, first = 0
-    cdef real top = x[0]
-    cdef double tail = 0
-    cdef real den
-    for j in range(1, n):
-        if x[j] > top:
-            top = x[j]
-            first = j
-    for j in range(n):
-        x[j] = x[j] - top
-    cr_exp_block(x, x, n)
-    for j in range(n):
-        if j != first:
-            tail = tail + x[j]
-    den = <real>(1.0 + tail)
-    for j in range(n):
-        x[j] = zero(x[j] / den)
+cdef inline void _products(
+    const real* rows, Py_ssize_t n, Py_ssize_t Dh, Py_ssize_t D, const real* panel, real* x
+) noexcept nogil:
+    """x[j, l] = fold over e of rows[j, e] * panel[e, l] for the first n rows."""
+    cdef Py_ssize_t j
+    for j from 0 <= j < n by TILE_ROWS:
+        any_tile(
+            min(n - j, <Py_ssize_t>TILE_ROWS), PANEL, Dh, rows + j * D, D, 1, panel, PANEL,
+            NULL, 0, x + j * PANEL, PANEL, False,
+        )
 
 
-cdef inline void _probabilities(Job* job, const real* q, const real* k, Py_ssize_t i, real* p) noexcept nogil:
-    cdef Py_ssize_t j, e, D = job.H * job.Dh
-    cdef real acc
-    for j in range(i + 1):
-        acc = 0
-        for e in range(job.Dh):
-            acc = mul_add(q[i * D + e], k[j * D + e], acc)
-        p[j] = acc * job.scale
-    _softmax(p, i + 1)
+cdef inline void _mask(real* x, Py_ssize_t first, Py_ssize_t n, real value) noexcept nogil:
+    """x[j, l] = value for the keys j < n behind the mask of query first + l."""
+    cdef Py_ssize_t j, l
+    for j in range(first + 1, n):
+        for l in range(j - first):
+            x[j * PANEL + l] = value
+
+
+cdef inline void _softmax(real* x, Py_ssize_t first, Py_ssize_t n, real scale) noexcept nogil:
+    """Turn the products of n keys into the probabilities of the block's queries."""
+    cdef real top[PANEL]
+    cdef real argmax[PANEL]  # key of the first maximum
+    cdef double tail[PANEL]  # binary64 for both scalar types
+    cdef Py_ssize_t j, l, start
+    for l in range(PANEL):
+        top[l] = x[l] * scale
+        argmax[l] = 0
+        tail[l] = 0
+    for j in range(n):
+        for l in range(PANEL):
+            x[j * PANEL + l] = x[j * PANEL + l] * scale
+        start = max(j - first, <Py_ssize_t>0)
+        for l in range(start, PANEL):
+            if x[j * PANEL + l] > top[l]:
+                top[l] = x[j * PANEL + l]
+                argmax[l] = j
+    for j in range(n):
+        for l in range(PANEL):
+            x[j * PANEL + l] = x[j * PANEL + l] - top[l]
+    _mask(x, first, n, -1)  # anything whose exp is cheap
+    cr_exp_block(x, x, n * PANEL)
+    _mask(x, first, n, 0)
+    for l in range(PANEL):  # its exp(0) = 1 is left out of the tail: adding +0 changes no sum
+        x[<Py_ssize_t>argmax[l] * PANEL + l] = 0
+    for j in range(n):
+        for l in range(PANEL):
+            tail[l] = tail[l] + x[j * PANEL + l]
+    for l in range(PANEL):
+        x[<Py_ssize_t>argmax[l] * PANEL + l] = 1
+        top[l] = <real>(1.0 + tail[l])
+    for j in range(n):
+        for l in range(PANEL):
+            x[j * PANEL + l] = x[j * PANEL + l] / top[l]  # not negative: zero() has nothing to do
+
+
+cdef inline void _softmax_backward(
+    const real* p, real* d_p, Py_ssize_t first, Py_ssize_t n, real scale
+) noexcept nogil:
+    """Turn the gradients d_p of the probabilities into those of the products, d_r."""
+    cdef double total[PANEL]
+    cdef real pull[PANEL]
+    cdef Py_ssize_t j, l
+    _mask(d_p, first, n, 0)
+    for l in range(PANEL):
+        total[l] = 0
+    for j in range(n):
+        for l in range(PANEL):
+            total[l] = total[l] + <double>d_p[j * PANEL + l] * <double>p[j * PANEL + l]
+    for l in range(PANEL):
+        pull[l] = <real>total[l]
+    for j in range(n):
+        for l in range(PANEL):
+            d_p[j * PANEL + l] = zero(p[j * PANEL + l] * (d_p[j * PANEL + l] - pull[l])) * scale
+
+
+cdef inline void _sum_over_keys(
+    const real* weights, const real* packed, Py_ssize_t T, Py_ssize_t Dh, Py_ssize_t D,
+    Py_ssize_t first, Py_ssize_t count, real* out,
+) noexcept nogil:
+    """out[i, e] = fold over j <= i of weights[j, i] * rows[j, e] for the queries of a block.
+
+    `packed` holds the rows in panels of columns, each (T, PANEL).
+    """
+    cdef Py_ssize_t e, l
+    for e from 0 <= e < Dh by PANEL:
+        for l from 0 <= l < count by HEAD_ROWS:
+            any_causal_tile(
+                min(count - l, <Py_ssize_t>HEAD_ROWS), min(Dh - e, <Py_ssize_t>PANEL),
+                first + l + 1, weights + l, 1, PANEL, packed + e * T, PANEL,
+                out + (first + l) * D + e, D,
+            )
+
+
+cdef inline void _sum_over_queries(
+    const real* weights, const real* packed, Py_ssize_t Dh, Py_ssize_t D,
+    Py_ssize_t first, Py_ssize_t count, real* out,
+) noexcept nogil:
+    """Continue out[j, e] = fold over i >= j of weights[j, i] * rows[i, e] with a block's queries.
+
+    `packed` holds the block's rows in panels of columns, each (count, PANEL).  A key's chain begins
+    in the block that holds its own query; terms before that query are exact zeros, added to +0.
+    """
+    cdef Py_ssize_t e, j, skip
+    cdef const real* start
+    for e from 0 <= e < Dh by PANEL:
+        for j from 0 <= j < first + count by HEAD_ROWS:
+            skip = max(j - first, <Py_ssize_t>0)
+            start = out + j * D + e if j < first else NULL
+            any_tile(
+                min(first + count - j, <Py_ssize_t>HEAD_ROWS), min(Dh - e, <Py_ssize_t>PANEL),
+                count - skip, weights + j * PANEL + skip, PANEL, 1,
+                packed + e * count + skip * PANEL, PANEL, start, D, out + j * D + e, D, False,
+            )
 
 
 cdef void _forward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
     cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh
-    cdef Py_ssize_t head, start, i, j, e
-    cdef real* p = <real*>scratch
-    cdef real* out
+    cdef Py_ssize_t head, at, first, count
+    cdef real* p = <real*>scratch                   # (T, PANEL)
+    cdef real* queries = p + T * PANEL              # (Dh, PANEL)
+    cdef real* values = queries + Dh * PANEL        # panels of (T, PANEL)
     for head in range(lo, hi):
-        start = head // job.H * T * D + head % job.H * Dh
-        for i in range(T):
-            _probabilities(job, job.q + start, job.k + start, i, p)
-            out = job.out + start + i * D
-            for e in range(Dh):
-                out[e] = 0
-            for j in range(i + 1):
-                for e in range(Dh):
-                    out[e] = mul_add(p[j], job.v[start + j * D + e], out[e])
+        at = head // job.H * T * D + head % job.H * Dh
+        pack_b(T, Dh, job.v + at, D, 1, values)
+        for first from 0 <= first < T by PANEL:
+            count = min(T - first, <Py_ssize_t>PANEL)
+            pack_b_panel(Dh, count, job.q + at + first * D, 1, D, queries)
+            _products(job.k + at, first + count, Dh, D, queries, p)
+            _softmax(p, first, first + count, job.scale)
+            _sum_over_keys(p, values, T, Dh, D, first, count, job.out + at)
 
 
 cdef void _backward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
     cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh
-    cdef Py_ssize_t head, start, i, j, e
-    cdef real* p = <real*>scratch
-    cdef real* d_p = p + T
-    cdef real acc, pullback, d_r
-    cdef double total
+    cdef Py_ssize_t head, at, first, count
+    cdef real* p = <real*>scratch                   # (T, PANEL)
+    cdef real* d_r = p + T * PANEL                  # (T, PANEL)
+    cdef real* across = d_r + T * PANEL             # (Dh, PANEL), queries along the lanes
+    cdef real* along = across + Dh * PANEL          # panels of (PANEL, PANEL)
+    cdef real* keys = along + PANEL * whole_panels(Dh)  # panels of (T, PANEL)
     for head in range(lo, hi):
-        start = head // job.H * T * D + head % job.H * Dh
-        for i in range(T):
-            for e in range(Dh):
-                job.d_q[start + i * D + e] = 0
-                job.d_k[start + i * D + e] = 0
-                job.d_v[start + i * D + e] = 0
-        for i in range(T):
-            _probabilities(job, job.q + start, job.k + start, i, p)
-            total = 0
-            for j in range(i + 1):
-                acc = 0
-                for e in range(Dh):
-                    acc = mul_add(job.d_out[start + i * D + e], job.v[start + j * D + e], acc)
-                d_p[j] = acc
-                total = total + <double>acc * <double>p[j]
-                for e in range(Dh):
-                    job.d_v[start + j * D + e] = mul_add(
-                        p[j], job.d_out[start + i * D + e], job.d_v[start + j * D + e]
-                    )
-            pullback = <real>total
-            for j in range(i + 1):
-                d_r = zero(p[j] * (d_p[j] - pullback)) * job.scale
-                for e in range(Dh):
-                    job.d_q[start + i * D + e] = mul_add(
-                        d_r, job.k[start + j * D + e], job.d_q[start + i * D + e]
-                    )
-                    job.d_k[start + j * D + e] = mul_add(
-                        job.q[start + i * D + e], d_r, job.d_k[start + j * D + e]
-                    )
+        at = head // job.H * T * D + head % job.H * Dh
+        pack_b(T, Dh, job.k + at, D, 1, keys)
+        for first from 0 <= first < T by PANEL:
+            count = min(T - first, <Py_ssize_t>PANEL)
+            pack_b_panel(Dh, count, job.q + at + first * D, 1, D, across)
+            _products(job.k + at, first + count, Dh, D, across, p)
+            _softmax(p, first, first + count, job.scale)
+            pack_b(count, Dh, job.d_out + at + first * D, D, 1, along)
+            _sum_over_queries(p, along, Dh, D, first, count, job.d_v + at)
+            pack_b_panel(Dh, count, job.d_out + at + first * D, 1, D, across)
+            _products(job.v + at, first + count, Dh, D, across, d_r)
+            _softmax_backward(p, d_r, first, first + count, job.scale)
+            _sum_over_keys(d_r, keys, T, Dh, D, first, count, job.d_q + at)
+            pack_b(count, Dh, job.q + at + first * D, D, 1, along)
+            _sum_over_queries(d_r, along, Dh, D, first, count, job.d_k + at)
 
 
 def attention(
@@ -152,7 +234,10 @@ def attention(
     job.T, job.H, job.Dh = T, H, Dh
     job.scale = _score_scale(Dh)
     with nogil:
-        status = parallel_for(_forward_heads, &job, B * H, 1, T * sizeof(real), n_threads)
+        status = parallel_for(
+            _forward_heads, &job, B * H, GRAIN_WORK // (T * T * Dh + 1),
+            (T * PANEL + Dh * PANEL + T * whole_panels(Dh)) * sizeof(real), n_threads,
+        )
     if status:
         raise MemoryError("attention: no memory for the threads' scratch buffers")
 
@@ -175,6 +260,9 @@ def attention_backward(
     job.T, job.H, job.Dh = T, H, Dh
     job.scale = _score_scale(Dh)
     with nogil:
-        status = parallel_for(_backward_heads, &job, B * H, 1, 2 * T * sizeof(real), n_threads)
+        status = parallel_for(
+            _backward_heads, &job, B * H, GRAIN_WORK // (T * T * Dh + 1),
+            (2 * T * PANEL + Dh * PANEL + (PANEL + T) * whole_panels(Dh)) * sizeof(real), n_threads,
+        )
     if status:
         raise MemoryError("attention_backward: no memory for the threads' scratch buffers")

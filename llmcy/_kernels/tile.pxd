@@ -13,7 +13,10 @@ from llmcy._kernels.types cimport (
 cdef extern from *:
     """
     #define LLMCY_INLINED __attribute__((always_inline)) void
+    #define LLMCY_HEAD_ROWS (LLMCY_TILE_ROWS == 8 ? 8 : 4)
     """
+    enum:
+        HEAD_ROWS "LLMCY_HEAD_ROWS"   # rows of attention's tiles: a divisor of PANEL
     ctypedef void inlined "LLMCY_INLINED"
     void prefetch "__builtin_prefetch"(const void* address) nogil
 
@@ -259,12 +262,22 @@ cdef inline inlined causal_of_rows(
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
     real* c, Py_ssize_t c_row,
 ) noexcept nogil:
-    cdef int i
-    if rows == TILE_ROWS:
-        tile_causal(TILE_ROWS, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
-    else:  # the last rows of a sequence, one by one
-        for i in range(rows):
-            tile_causal(1, vectors, part, lanes, depth + i, a + i * a_row, a_row, a_col, b, b_row, c + i * c_row, c_row)
+    if rows == HEAD_ROWS:
+        tile_causal(HEAD_ROWS, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif rows == 1:
+        tile_causal(1, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif rows == 2:
+        tile_causal(2, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif rows == 3:
+        tile_causal(3, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif HEAD_ROWS > 4 and rows == 4:
+        tile_causal(4, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif HEAD_ROWS > 4 and rows == 5:
+        tile_causal(5, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif HEAD_ROWS > 4 and rows == 6:
+        tile_causal(6, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
+    elif HEAD_ROWS > 4 and rows == 7:
+        tile_causal(7, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, c, c_row)
 
 
 cdef inline void any_causal_tile(
