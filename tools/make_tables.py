@@ -162,7 +162,10 @@ def fast_tables() -> str:
     """Constants of the fast paths, compiled into every kernel that uses them."""
     return (
         NOTE
-        + "#ifndef LLMCY_CR_TABLES_H\n#define LLMCY_CR_TABLES_H\n"
+        + "#ifndef LLMCY_CR_TABLES_H\n#define LLMCY_CR_TABLES_H\n#include <float.h>\n"
+        + "#if FLT_EVAL_METHOD != 0 || defined(__FAST_MATH__)\n"
+        + '#error "the error bounds need every operation rounded once, to its own type"\n'
+        + "#endif\n"
         + exp_tables()
         + log_tables()
         + circle_tables()

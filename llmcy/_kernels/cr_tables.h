@@ -1,6 +1,10 @@
 /* Written by tools/make_tables.py; do not edit by hand. */
 #ifndef LLMCY_CR_TABLES_H
 #define LLMCY_CR_TABLES_H
+#include <float.h>
+#if FLT_EVAL_METHOD != 0 || defined(__FAST_MATH__)
+#error "the error bounds need every operation rounded once, to its own type"
+#endif
 /* exp: 128/ln2; ln2/128 = EXP_STEP_1 + EXP_STEP_2 + EXP_STEP_3 */
 #define LLMCY_EXP_INVERSE 0x1.71547652b82fep+7
 #define LLMCY_EXP_STEP_1 0x1.62e42fefa0000p-8
