@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from llmcy.tape import Tensor, no_grad
 __all__ = ["GradientComparison", "gradcheck"]
 
 
-class GradientComparison(NamedTuple):
+@dataclass(frozen=True)
+class GradientComparison:
     """The element where the two gradients differ most.
 
     Attributes
@@ -113,7 +114,7 @@ def gradcheck(
             "GradientMismatch",
             f"gradient of tensor {worst.tensor} at flat index {worst.index} is {worst.analytic!r}, "
             f"central differences give {worst.numeric!r}",
-            **worst._asdict(),
+            **asdict(worst),
         )
     return worst
 

@@ -180,8 +180,11 @@ def run(
         at = f"blocks.{n}."
         weight = {
             name: parameters[at + name + ".weight"]
-            for name in ["attention.query", "attention.key", "attention.value", "attention.output", "ffn.gate", "ffn.up", "ffn.down"]
-        }
+            for name in [
+                "attention.query", "attention.key", "attention.value", "attention.output",
+                "ffn.gate", "ffn.up", "ffn.down",
+            ]
+        }  # fmt: skip
         norms[at + "1"] = rms_norm(x, parameters[at + "attention_norm.gain"], eps)
         h = act[at + "attention_norm.output"] = norms[at + "1"][0]
         act[at + "attention_norm.inverse_rms"] = norms[at + "1"][2]
