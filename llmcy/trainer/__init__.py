@@ -4,7 +4,7 @@ from llmcy.evaluate import Evaluation, evaluate_no_grad
 from llmcy.optim.schedule import LearningRateSchedule
 from llmcy.state import DecoderModelState, OptimizerSnapshot, SelectedTrainingState
 from llmcy.trainer.loop import train_decoder
-from llmcy.trainer.plan import UPDATE_EVENT_ORDER, TrainerConfig
+from llmcy.trainer.plan import UPDATE_EVENT_ORDER, TrainerConfig, earliest_minimum
 from llmcy.trainer.records import LossCheckpoint, TrainingResult, TrainingStep
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "TrainerConfig",
     "TrainingResult",
     "TrainingStep",
+    "earliest_minimum",
     "evaluate_no_grad",
     "train_decoder",
 ]

@@ -14,7 +14,7 @@ from llmcy.model import Decoder
 from llmcy.optim import AdamW, clip_to, measure_grad_norm
 from llmcy.state import DecoderModelState, OptimizerSnapshot, issue_selected_state
 from llmcy.tape import Tensor
-from llmcy.trainer.plan import TrainerConfig
+from llmcy.trainer.plan import TrainerConfig, earliest_minimum
 from llmcy.trainer.preflight import check_run
 from llmcy.trainer.records import LossCheckpoint, TrainingResult, TrainingStep
 
@@ -104,8 +104,6 @@ class _Run:
         self.validation_epoch = validation_epoch
         self.steps: list[TrainingStep] = []
         self.checkpoints: list[LossCheckpoint] = []
-        self.best_step = -1
-        self.best_loss = float("inf")
         self.best: tuple[DecoderModelState, OptimizerSnapshot] | None = None
 
     def update(self, step: int) -> TrainingStep:
@@ -165,22 +163,24 @@ class _Run:
         """Measure both epochs; keep the state if the validation loss is a new minimum."""
         train = evaluate_no_grad(self.model, self.train_evaluation_epoch)
         validation = evaluate_no_grad(self.model, self.validation_epoch)
-        better = self.best_step < 0 or validation.loss < self.best_loss
+        losses = [checkpoint.validation.loss for checkpoint in self.checkpoints]
+        better = earliest_minimum([*losses, validation.loss]) == len(losses)
         if better:
             self.best = None  # so that two candidates never exist at once
             self.best = DecoderModelState.snapshot(self.model), self.optimizer.snapshot()
-            self.best_step, self.best_loss = step, validation.loss
         record = LossCheckpoint(step, train, validation, better)
         self.checkpoints.append(record)
         return record
 
     def result(self) -> TrainingResult:
         assert self.best is not None  # step 0 is always measured
+        chosen = earliest_minimum([checkpoint.validation.loss for checkpoint in self.checkpoints])
+        selected = self.checkpoints[chosen]
         return TrainingResult(
             tuple(self.steps),
-            tuple(replace(c, selected=c.step == self.best_step) for c in self.checkpoints),
-            self.best_loss,
-            issue_selected_state(self.best_step, *self.best),
+            tuple(replace(c, selected=c is selected) for c in self.checkpoints),
+            selected.validation.loss,
+            issue_selected_state(selected.step, *self.best),
             DecoderModelState.snapshot(self.model),
             self.optimizer,
         )

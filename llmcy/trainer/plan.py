@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llmcy.errors import TrainerError
 from llmcy.optim.schedule import LearningRateSchedule
 
-__all__ = ["UPDATE_EVENT_ORDER", "TrainerConfig"]
+__all__ = ["UPDATE_EVENT_ORDER", "TrainerConfig", "earliest_minimum"]
 
 UPDATE_EVENT_ORDER: tuple[str, ...] = (
     "forward",
@@ -19,6 +19,15 @@ UPDATE_EVENT_ORDER: tuple[str, ...] = (
     "zero-grad",
 )
 """What happens in an update, in order."""
+
+
+def earliest_minimum(losses: Sequence[float]) -> int:
+    """Index of the smallest loss, the first one among equals: the rule of selection."""
+    best = 0
+    for index, loss in enumerate(losses):
+        if loss < losses[best]:
+            best = index
+    return best
 
 
 class TrainerConfig:
