@@ -369,6 +369,7 @@ class DataError(LlmcyError, ValueError):
         "UnreadableSource": ("path",),
         "InvalidRecord": ("path", "line"),
         "SplitManifestMissing": ("path",),
+        "ManifestNeedsOneCorpus": ("sources",),
         "InvalidFraction": ("name", "value"),
         "SplitRecordMismatch": ("field", "expected", "actual"),
         "NoWindows": ("partition", "context_length", "longest"),

@@ -6,12 +6,14 @@ Each document is an object with exactly four strings: ``id``, ``language``, ``pr
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmcy.checksum import fnv1a64, label
 from llmcy.data._json import checked_object, checked_string, invalid_json, parse_strict, parse_text
+from llmcy.data._read import read_file
 from llmcy.errors import DataError
 
 __all__ = ["Corpus", "Document"]
@@ -71,6 +73,11 @@ class Corpus:
             raise DataError("Empty", "corpus: the array has no document")
         _check(documents)
         return cls(documents, label(fnv1a64(data)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Corpus:
+        """`from_json` of a file's bytes; ``UnreadableSource`` when it cannot be read."""
+        return cls.from_json(read_file(path))
 
     @property
     def documents(self) -> tuple[Document, ...]:

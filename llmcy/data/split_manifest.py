@@ -6,9 +6,11 @@ meet in `partition_corpus`, before any tokenizer is learned.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from llmcy.data._json import checked_object, checked_string, invalid_json, parse_strict, parse_text
+from llmcy.data._read import read_file
 from llmcy.data.corpus import Corpus, Document
 from llmcy.data.partition import Partition
 from llmcy.errors import DataError
@@ -49,6 +51,11 @@ class SplitManifest:
             checked_string(what, "strategy", fields["strategy"]),
             *(_identifiers(what, partition.label, fields) for partition in Partition),
         )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SplitManifest:
+        """`from_json` of a file's bytes; ``UnreadableSource`` when it cannot be read."""
+        return cls.from_json(read_file(path))
 
     def listed(self, partition: Partition) -> tuple[str, ...]:
         """Ids listed for one partition."""
