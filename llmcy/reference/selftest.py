@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmcy import _kernels
 from llmcy._threads import num_threads, set_num_threads
@@ -111,10 +111,12 @@ def compare(published: Published) -> list[str]:
     return problems
 
 
-def odd_sized() -> Iterator[tuple[float, expected.OddSized]]:
-    """Ceiling and measured fingerprints of each odd-sized run."""
+def odd_sized(dtype: str) -> Iterator[tuple[float, expected.OddSized]]:
+    """Ceiling and measured fingerprints of each odd-sized run in float64 or float32."""
     for ceiling in expected.ODD_SIZED:
-        result = wide(ceiling).train_decoder()
+        fixture = wide(ceiling)
+        config = replace(fixture.model_config, dtype=dtype)
+        result = replace(fixture, model_config=config).train_decoder()
         yield (
             ceiling,
             expected.OddSized(
@@ -128,8 +130,8 @@ def odd_sized() -> Iterator[tuple[float, expected.OddSized]]:
 def run_selftest() -> Iterator[tuple[str, bool]]:
     """Yield (line, is it a problem) while the test goes on.
 
-    First the report lines of one run, then for every instruction set and number of threads one
-    line with what was measured there, after the problems found there, if any.
+    First the report lines of one run, then for every instruction set and number of threads the
+    problems found there, if any, and lines with what was measured there.
     """
     threads_before = num_threads()
     reported = False
@@ -152,37 +154,39 @@ def run_selftest() -> Iterator[tuple[str, bool]]:
 def _one_combination(isa: str, n_threads: int, published: Published) -> Iterator[tuple[str, bool]]:
     where = f"{isa}, {n_threads} threads"
     problems = compare(published)
-    odd = dict(odd_sized())
-    for ceiling, measured in odd.items():
-        if measured != expected.ODD_SIZED[ceiling]:
-            problems.append(
-                f"odd-sized run under {ceiling:g}: measured {measured}, "
-                f"published {expected.ODD_SIZED[ceiling]}"
-            )
-    yield from ((f"problem on {where}: {problem}", True) for problem in problems)
-    replay = published.replay
-    line = record(
-        "run",
-        isa=isa,
-        threads=n_threads,
-        checkpoint=_digits(replay.encoded.checksum_label),
-        logits=_digits(replay.logits_label),
-        replayed_logits=_digits(replay.branch.logits_label),
-        next_draw=f"0x{replay.next_draw:016x}",
-        published=not problems,
-    )
-    odd_line = record(
-        "odd_sized",
-        isa=isa,
-        threads=n_threads,
-        **{
+    lines = []
+    for key, dtype, wanted in (
+        ("odd_sized", "float64", expected.ODD_SIZED),
+        ("odd_sized_float32", "float32", expected.ODD_SIZED_FLOAT32),
+    ):
+        runs = dict(odd_sized(dtype))
+        problems += [
+            f"{key} under {ceiling:g}: measured {run}, expected {wanted[ceiling]}"
+            for ceiling, run in runs.items()
+            if run != wanted[ceiling]
+        ]
+        shown = {
             f"clip_{ceiling:g}": f"{_digits(run.parameters)},{_digits(run.moments)},"
             f"{run.selected_step}"
-            for ceiling, run in odd.items()
-        },
+            for ceiling, run in runs.items()
+        }
+        lines.append(record(key, isa=isa, threads=n_threads, **shown))
+    yield from ((f"problem on {where}: {problem}", True) for problem in problems)
+    replay = published.replay
+    yield (
+        record(
+            "run",
+            isa=isa,
+            threads=n_threads,
+            checkpoint=_digits(replay.encoded.checksum_label),
+            logits=_digits(replay.logits_label),
+            replayed_logits=_digits(replay.branch.logits_label),
+            next_draw=f"0x{replay.next_draw:016x}",
+            published=not problems,
+        ),
+        False,
     )
-    yield line, False
-    yield odd_line, False
+    yield from ((line, False) for line in lines)
 
 
 def _digits(label: str) -> str:

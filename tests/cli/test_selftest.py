@@ -67,15 +67,29 @@ def test_measures_every_instruction_set_with_1_2_and_3_threads(
     ]
 
 
-def test_measures_the_odd_sized_run_everywhere(finished: subprocess.CompletedProcess[str]) -> None:
-    values = (
-        "clip_1.2:35b3ff87ea863cfb,f27e49c9c83ce84e,6 "
-        "clip_2.2:b9e2d0dfc82ab0f8,8ae2074a1b6a8d85,6 "
-        "clip_100:8c43d11c4bbbb42a,a7614a93c0cce768,3"
-    )
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (
+            "odd_sized",
+            "clip_1.2:35b3ff87ea863cfb,f27e49c9c83ce84e,6 "
+            "clip_2.2:b9e2d0dfc82ab0f8,8ae2074a1b6a8d85,6 "
+            "clip_100:8c43d11c4bbbb42a,a7614a93c0cce768,3",
+        ),
+        (
+            "odd_sized_float32",
+            "clip_1.2:1678fb51e7234b8c,0ee6836dc41dc3d7,6 "
+            "clip_2.2:59961387dcb8d683,63efb2902ee2fc9d,6 "
+            "clip_100:6f986951d5a6c4d9,c3429ccea6fad467,3",
+        ),
+    ],
+)
+def test_measures_the_odd_sized_run_everywhere(
+    finished: subprocess.CompletedProcess[str], key: str, values: str
+) -> None:
     lines = finished.stdout.splitlines()
-    assert [line for line in lines if line.startswith("odd_sized=")] == [
-        f"odd_sized=isa:{isa} threads:{n_threads} {values}"
+    assert [line for line in lines if line.startswith(f"{key}=")] == [
+        f"{key}=isa:{isa} threads:{n_threads} {values}"
         for isa in available_isas()
         for n_threads in (1, 2, 3)
     ]
