@@ -112,9 +112,7 @@ def test_a_tracked_loss_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.feature("B19")
 @pytest.mark.parametrize("value", [1.0, -0.0])
-def test_a_changed_gradient_bit_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, value: float
-) -> None:
+def test_a_changed_gradient_bit_is_an_error(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
     def meddling(model: Decoder, *batch: Any) -> Tensor:
         parameter = model.final_norm.gain
         gradient = np.zeros(parameter.shape)

@@ -262,15 +262,15 @@ def sample_traced(
 # --------------------------------------------------------------------------- pieces
 def _checked_logits(logits: ArrayLike) -> NDArray[np.float64]:
     given: NDArray[Any] = np.asarray(logits)
-    x = np.ascontiguousarray(given, np.float64).reshape(-1)
-    if x.size == 0:
+    if given.size == 0:
         raise SamplingError("EmptyLogits", "there is no logit to choose from")
-    if x.size > MAX_VOCABULARY:
+    if given.size > MAX_VOCABULARY:
         raise SamplingError(
             "VocabularyTooLarge",
-            f"{x.size} logits are more than 32-bit token ids can name",
-            vocabulary_size=int(x.size),
+            f"{given.size} logits are more than 32-bit token ids can name",
+            vocabulary_size=int(given.size),
         )
+    x = np.ascontiguousarray(given, np.float64).reshape(-1)
     finite = np.isfinite(x)
     if not finite.all():
         token_id = int(np.argmin(finite))
