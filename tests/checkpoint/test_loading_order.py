@@ -218,7 +218,7 @@ LOADABLE = {
 }
 
 
-@pytest.mark.feature("J04", "J17", "K05", "P08")
+@pytest.mark.feature("J04X", "J17X", "K05", "P08X")
 @pytest.mark.parametrize("alter", LOADABLE.values(), ids=LOADABLE.keys())
 def test_a_valid_edit_with_a_fresh_checksum_is_not_detected(alter, parts):
     before = build(parts)
