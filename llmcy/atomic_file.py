@@ -19,7 +19,7 @@ from pathlib import PurePath
 
 from llmcy.errors import FileError
 
-__all__ = ["MAX_TEMPORARY_ATTEMPTS", "check_destination", "write_atomic"]
+__all__ = ["MAX_TEMPORARY_ATTEMPTS", "PathLike", "check_destination", "write_atomic"]
 
 MAX_TEMPORARY_ATTEMPTS = 128
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)

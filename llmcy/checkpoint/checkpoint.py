@@ -74,6 +74,8 @@ class Checkpoint:
             ``UnsupportedModelDType`` for a float32 model, which version 1 cannot store; then in
             the format's order ``SizeOverflow``, ``VocabularyMismatch``, ``StepMismatch``,
             ``OptimizerNames``, ``OptimizerShape``.
+        TypeError
+            For something that is no tokenizer.
         """
         if not isinstance(selected_training_state, SelectedTrainingState):
             actual = type(selected_training_state).__name__
@@ -233,6 +235,9 @@ class Checkpoint:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"Checkpoint.{name} cannot be deleted")
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Checkpoint cannot be pickled or copied; encode() it")
+
     def __repr__(self) -> str:
         if self._content is None:
             return "Checkpoint(consumed)"
@@ -260,7 +265,12 @@ def _as_record(
         return tokenizer
     if isinstance(tokenizer, BytePairTokenizer):
         return TokenizerRecord.byte_bpe(tokenizer)
-    return TokenizerRecord.literal(tokenizer.pieces)
+    if isinstance(tokenizer, LiteralTokenizer):
+        return TokenizerRecord.literal(tokenizer.pieces)
+    raise TypeError(
+        "tokenizer must be a TokenizerRecord, BytePairTokenizer or LiteralTokenizer, "
+        f"got {type(tokenizer).__name__}"
+    )
 
 
 def _copy_of(optimizer: OptimizerSnapshot) -> OptimizerSnapshot:

@@ -295,9 +295,11 @@ def check_relations(
     expected = tuple(sorted(shapes))  # code points sort as UTF-8 bytes do
     actual = optimizer.state.names()
     if expected != actual:
+        odd = min(set(expected) ^ set(actual))
         raise CheckpointError(
             "OptimizerNames",
-            f"the model has parameters {expected}, the optimizer has moments for {actual}",
+            f"the model has {len(expected)} parameters, the optimizer moments for {len(actual)}; "
+            f"{odd!r} is in only one of them",
             expected=expected,
             actual=actual,
         )

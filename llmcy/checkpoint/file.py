@@ -19,7 +19,8 @@ def read_file(path: PathLike) -> bytes:
     Raises
     ------
     CheckpointError
-        ``Io`` with operation ``read``, the path and the system's error as ``cause``.
+        ``Io`` with operation ``read``, the path and the system's error as ``cause``;
+        ``Allocation`` when the file does not fit the memory.
     """
     name = os.fsdecode(path)
     try:
@@ -28,6 +29,10 @@ def read_file(path: PathLike) -> bytes:
     except (OSError, ValueError) as cause:  # ValueError: a zero byte in the path
         raise CheckpointError(
             "Io", f"read {name!r}: {cause}", cause=cause, operation="read", path=name
+        ) from cause
+    except MemoryError as cause:
+        raise CheckpointError(
+            "Allocation", f"no memory to read {name!r}", cause=cause, context="file"
         ) from cause
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from llmcy.checkpoint.layout import TokenizerKind
 from llmcy.errors import CheckpointError, TokenizerError
@@ -97,7 +98,7 @@ class TokenizerRecord:
         """Number of token ids, always derived from the content."""
         if self._pieces is not None:
             return len(self._pieces)
-        return BYTE_AND_CONTROL_TOKENS + len(self.training_pairs() or ())
+        return BYTE_AND_CONTROL_TOKENS + len(self._pairs or ())
 
     def literal_pieces(self) -> tuple[bytes, ...] | None:
         """The byte pieces by token id, or ``None`` for a BPE tokenizer."""
@@ -116,6 +117,9 @@ class TokenizerRecord:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError("a tokenizer record is sealed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenizerRecord._sealed, (self._pieces, self._pairs)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenizerRecord):

@@ -1,5 +1,8 @@
 """Making a checkpoint from a sealed training state."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -81,6 +84,19 @@ def test_a_byte_pair_tokenizer_is_taken_as_it_is():
     config = ModelConfig(vocab_size=259, d_model=2, n_heads=1, n_layers=0, d_ff=1, max_seq_len=1)
     checkpoint = Checkpoint.from_snapshot(tokenizer, fresh_state(config), 0)
     assert checkpoint.tokenizer.restore_bpe() == tokenizer
+
+
+@pytest.mark.parametrize("thing", [None, [b"0"], b"01234"])
+def test_other_things_are_no_tokenizers(thing):
+    with pytest.raises(TypeError, match="tokenizer must be"):
+        Checkpoint.from_snapshot(thing, fresh_state(), 0)
+
+
+def test_no_copies_around_the_format():
+    checkpoint = Checkpoint.from_snapshot(DIGITS, fresh_state(), 0)
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="encode"):
+            make(checkpoint)
 
 
 # --------------------------------------------------------------------------- checks in order

@@ -1,5 +1,8 @@
 """The sealed tokenizer."""
 
+import copy
+import pickle
+
 import pytest
 
 from llmcy.checkpoint import TokenizerRecord
@@ -80,3 +83,9 @@ def test_equality():
     assert TokenizerRecord.literal([b"a"]) != TokenizerRecord.literal([b"b"])
     assert TokenizerRecord.literal([b"a"]) != b"a"
     assert hash(TokenizerRecord.literal([b"a"])) == hash(TokenizerRecord.literal([b"a"]))
+
+
+def test_records_can_be_pickled():
+    for record in (TokenizerRecord.literal([b"a"]), TokenizerRecord.from_training_pairs([(1, 2)])):
+        assert pickle.loads(pickle.dumps(record)) == record
+        assert copy.deepcopy(record) == record
