@@ -17,6 +17,7 @@ from llmcy.reference.training import (
     refuses_test_updates,
     same_bits,
 )
+from llmcy.trainer import UPDATE_EVENT_ORDER
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,15 @@ def test_trace_says_which_partition_does_what(published: Published) -> None:
     proof = next(line for line in published.trace.splitlines() if line.startswith("PROOF|"))
     assert "|updates=train|selection=validation|test=rejected|" in proof
     assert refuses_test_updates(PUBLISHED)
+
+
+@pytest.mark.feature("B11", "A09")
+def test_the_order_of_events_can_be_read_and_is_what_happened(published: Published) -> None:
+    order = ("forward", "backward", "finite-check", "clip", "adamw-step", "zero-grad")
+    assert order == UPDATE_EVENT_ORDER  # a constant: nothing has to run
+    assert {step.events for step in published.training.result.steps} == {UPDATE_EVENT_ORDER}
+    assert "ORDER|" + "|".join(order) in published.trace.splitlines()
+    assert "order=" + ",".join(order) in published.training_report.splitlines()
 
 
 def test_schedule_ranges_join_equal_neighbours_only() -> None:
