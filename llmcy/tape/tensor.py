@@ -181,7 +181,7 @@ class Tensor:
     def grad(self, array: Array | None) -> None:
         if array is not None:
             _check_like("grad", array, self._value.array)
-            array = np.ascontiguousarray(array)
+            array = np.asarray(array, order="C")
         self._grad = array
 
     def zero_grad(self) -> None:
@@ -260,7 +260,7 @@ class Tensor:
             ``NonFiniteLeaf``, and as :meth:`write`.
         """
         _check_like("data", data, self._value.array)
-        data = np.ascontiguousarray(data)
+        data = np.asarray(data, order="C")
         _check_leaf_finite(data)
         with self.write() as lease:
             lease.array[...] = data
@@ -340,7 +340,7 @@ def _leaf_array(data: ArrayLike, copy: bool) -> Array:
                 actual=data.dtype.name,
             )
         if copy:
-            array = data.copy(order="C")
+            array = np.array(data, order="C")
         elif not data.flags.c_contiguous:
             raise DTypeError("NotContiguous", "data must be C-contiguous", name="data")
         elif not data.flags.writeable:

@@ -363,6 +363,16 @@ def test_gradients_can_be_set_and_are_checked():
         x.grad = [0.0, 0.0]
 
 
+def test_scalars_stay_scalars():
+    x = Tensor(2.0, requires_grad=True)
+    assert x.shape == ()
+    x.assign(np.array(3.0))
+    x.grad = np.array(1.0)
+    ops.multiply(x, x).backward()
+    assert x.grad.shape == ()
+    assert x.grad == 7.0
+
+
 def test_items_and_text():
     assert Tensor([[2.5]]).item() == 2.5
     with pytest.raises(ShapeError):
