@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from llmcy import _kernels, available_isas, isa
 from llmcy.errors import ConfigError
 

@@ -1,0 +1,86 @@
+"""What is measured: shapes as frozen dataclasses, shared by every benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmcy.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class GemmCase:
+    """One matrix product: ``nn`` is x W, ``nt`` is d Wᵀ, ``tn`` is a weight gradient of one row."""
+
+    name: str
+    form: str
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """One training step of a whole model."""
+
+    name: str
+    vocab_size: int
+    d_model: int
+    n_heads: int
+    n_layers: int
+    d_ff: int
+    context_length: int
+    batch_size: int
+
+    def config(self, dtype: str) -> ModelConfig:
+        return ModelConfig(
+            vocab_size=self.vocab_size,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_layers=self.n_layers,
+            d_ff=self.d_ff,
+            max_seq_len=self.context_length,
+            dtype=dtype,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.batch_size * self.context_length
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of forward and backward: products and causal attention."""
+        d, f, t = self.d_model, self.d_ff, self.context_length
+        weights = self.n_layers * (4 * d * d + 3 * d * f) + self.vocab_size * d
+        attention = self.n_layers * d * (t + 1)  # scores and mix: 2 * d * (t + 1) / 2 a token
+        return 6.0 * self.tokens * (weights + attention)
+
+
+FIXTURE = StepCase("fixture", 5, 4, 2, 1, 4, 2, 2)
+SMALL = StepCase("0.8M", 65, 128, 4, 4, 344, 64, 12)
+MEDIUM = StepCase("3.3M", 512, 256, 4, 4, 704, 256, 8)
+LARGE = StepCase("28M", 4096, 512, 8, 8, 1408, 256, 4)
+STEPS = (FIXTURE, SMALL, MEDIUM, LARGE)
+
+
+def decoder_products(step: StepCase) -> tuple[GemmCase, ...]:
+    """Every distinct projection of a decoder in the three forms training needs."""
+    d, f, v, rows = step.d_model, step.d_ff, step.vocab_size, step.tokens
+    t = step.context_length
+    sizes = {"attention": (d, d), "gate": (d, f), "down": (f, d), "head": (d, v)}
+    cases = []
+    for part, (i, o) in sizes.items():
+        cases.append(GemmCase(f"{step.name} {part} nn", "nn", rows, o, i))
+        cases.append(GemmCase(f"{step.name} {part} nt", "nt", rows, i, o))
+        cases.append(GemmCase(f"{step.name} {part} tn", "tn", i, o, t))
+    return tuple(cases)
+
+
+SQUARES = tuple(
+    GemmCase(f"{size}^3 {form}", form, size, size, size)
+    for size in (16, 32, 48, 64, 96, 128, 256, 512, 1024)
+    for form in ("nn", "nt", "tn")
+)

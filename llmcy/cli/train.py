@@ -1,0 +1,139 @@
+"""``llmcy train``: train a model on text and leave a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmcy._threads import set_num_threads
+from llmcy.cli.progress import TrainingProgress
+from llmcy.data import Partition, SplitRule, TextDataset, load_dataset
+from llmcy.run import TrainSettings, TrainSummary, run_training
+
+__all__ = ["train"]
+
+DEFAULT_MERGES = 766  # with 256 bytes and two control tokens: a vocabulary of 1024
+
+
+def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
+    """An option that fills the field of the same name of `TrainSettings`, with its default."""
+    field = name.replace("-", "_")
+    default = getattr(TrainSettings, field)
+    return click.option(
+        f"--{name}", field, default=default, type=kind, show_default=True, help=help
+    )
+
+
+@click.command()
+@click.argument("sources", nargs=-1)
+@click.option(
+    "--run",
+    "run_path",
+    default=None,
+    type=click.Path(),
+    help="Folder to write; a new one under runs/ if not given.",
+)
+@click.option("--text-field", default="text", show_default=True, help="Field of JSON lines.")
+@click.option("--split-manifest", default=None, help="Split manifest of a JSON corpus.")
+@click.option("--validation-fraction", default=0.1, show_default=True)
+@click.option("--test-fraction", default=0.1, show_default=True)
+@click.option(
+    "--merges", default=DEFAULT_MERGES, show_default=True, help="Byte-pair rules to learn."
+)
+@setting("dtype", "Arithmetic of the model.", click.Choice(["float32", "float64"]))
+@setting("d-model", "Width of the model.")
+@setting("n-layers", "Blocks.")
+@setting("n-heads", "Attention heads.")
+@setting("d-ff", "Feed-forward width; 0: 8/3 of --d-model.")
+@setting("context-length", "Tokens of a training window.")
+@setting("max-seq-len", "Positions the model can hold; 0: --context-length.")
+@setting("rope-theta", "Base of the rotary frequencies.")
+@setting("rms-norm-eps", "Epsilon of the norms.")
+@setting("steps", "Updates.")
+@setting("batch-size", "Windows an update.")
+@setting("stride", "Tokens between window starts; 0: --context-length.")
+@setting("learning-rate", "Peak rate.")
+@setting("min-learning-rate", "Last rate of the cosine schedule.")
+@setting("warmup-steps", "Updates of linear warm-up.")
+@setting("schedule", "How the rate falls.", click.Choice(["cosine", "constant", "inverse-sqrt"]))
+@click.option("--beta1", default=TrainSettings.betas[0], show_default=True)
+@click.option("--beta2", default=TrainSettings.betas[1], show_default=True)
+@setting("eps", "Epsilon of AdamW.")
+@setting("weight-decay", "Decoupled weight decay; gains never decay.")
+@setting("max-grad-norm", "Ceiling of the global gradient norm.")
+@setting("eval-every", "Updates between measurements.")
+@setting("eval-batch-size", "Windows a measured batch.")
+@setting("seed", "Of the initial values.")
+@setting("shuffle-seed", "Of the order of windows.")
+@click.option("--threads", default=None, type=int, help="No result depends on it.")
+@click.option("--quiet", is_flag=True, help="Print the last lines only.")
+def train(
+    sources: tuple[str, ...],
+    run_path: str | None,
+    text_field: str,
+    split_manifest: str | None,
+    validation_fraction: float,
+    test_fraction: float,
+    merges: int,
+    beta1: float,
+    beta2: float,
+    threads: int | None,
+    quiet: bool,
+    **fields: Any,
+) -> None:
+    """Train a model on SOURCES: text files, patterns, folders, JSON lines, or a JSON corpus with
+    --split-manifest. Without SOURCES it uses the documentation text that Python carries.
+
+    Writes a run folder, and ends with the selected step and a digest of its parameters.
+    """
+    if threads is not None:
+        set_num_threads(threads)
+    settings = TrainSettings(betas=(beta1, beta2), **fields)
+    settings.trainer_config()  # a wrong setting is said before any text is read
+    rule = SplitRule(validation=validation_fraction, test=test_fraction)
+    dataset = load_dataset(
+        sources,
+        max_merges=merges,
+        split_manifest=split_manifest,
+        rule=rule,
+        text_field=text_field,
+    )
+    with TrainingProgress(settings.steps, quiet=quiet) as progress:
+        _describe(dataset, progress)
+        summary = run_training(
+            dataset,
+            settings,
+            run_path or _next_run_folder(),
+            on_start=progress.on_start,
+            on_step=progress.on_step,
+            on_checkpoint=progress.on_checkpoint,
+        )
+    _conclude(summary)
+
+
+def _describe(dataset: TextDataset, progress: TrainingProgress) -> None:
+    for partition in Partition:
+        documents = len(dataset.documents.of(partition))
+        progress.say(
+            f"{partition.label:<10} {documents} documents, "
+            f"{dataset.byte_count(partition):,} bytes, {dataset.token_count(partition):,} tokens"
+        )
+
+
+def _next_run_folder() -> Path:
+    number = 1
+    while Path("runs", f"run-{number:03}").exists():
+        number += 1
+    return Path("runs", f"run-{number:03}")
+
+
+def _conclude(summary: TrainSummary) -> None:
+    click.echo(
+        f"selected   step {summary.selected_step}, validation loss {summary.validation_loss:.4f} "
+        f"({summary.bits_per_byte:.3f} bits a byte); a bigram model has {summary.bigram_loss:.4f}"
+    )
+    click.echo(f"run        {summary.run.path}")
+    click.echo(f"parameters {summary.fingerprint}")
