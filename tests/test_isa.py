@@ -27,7 +27,7 @@ def test_the_environment_forces_one(name: str) -> None:
 
 
 def test_an_unknown_set_is_refused_by_name() -> None:
-    result = run_python("import llmcy", LLMCY_ISA="z80")
+    result = run_python("import llmcy; llmcy.isa()", LLMCY_ISA="z80")
     assert result.returncode != 0
     assert "'z80' is not available here; available: " in result.stderr
     with pytest.raises(ConfigError) as caught:

@@ -7,6 +7,7 @@ has, or the one ``LLMCY_ISA`` names.  No result depends on it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Iterator
@@ -54,6 +55,12 @@ class _Active:
     f64: Any
     f32: Any
 
+    def __getattr__(self, name: str) -> Any:
+        # reached only as long as nothing has been chosen: LLMCY_ISA names an unavailable set
+        if name in ("isa", "f64", "f32"):
+            _choose()
+        return super().__getattribute__(name)
+
 
 _built: dict[str, tuple[KernelSet, KernelSet]] = {}
 active = _Active()
@@ -90,7 +97,7 @@ def set_isa(name: str) -> None:
 
 @contextmanager
 def use_isa(name: str) -> Iterator[None]:
-    """Use another instruction set inside a ``with`` block (for the whole process, not one thread)."""
+    """Use another instruction set inside a ``with`` block, for the whole process."""
     before = active.isa
     set_isa(name)
     try:
@@ -118,4 +125,11 @@ def for_dtype(dtype: Any) -> Any:
     return active.f64 if dtype.itemsize == 8 else active.f32
 
 
-set_isa(os.environ.get("LLMCY_ISA") or available_isas()[-1])
+def _choose() -> None:
+    set_isa(os.environ.get("LLMCY_ISA") or available_isas()[-1])
+
+
+# a set that is not available is reported at its first use, where a program can explain it, and not
+# by an import that fails
+with contextlib.suppress(ConfigError):
+    _choose()
