@@ -90,6 +90,21 @@ def proofs(tests: Path = ROOT / "tests") -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def named_proofs(page: str) -> dict[str, set[tuple[str, str]]]:
+    """Row id to the tests that the page's last column names, in the form of :func:`proofs`."""
+    named: dict[str, set[tuple[str, str]]] = {}
+    for line in page.splitlines():
+        match = ROW.match(line)
+        if match:
+            files = (entry.split("`: ") for entry in match["proof"].strip().split("; ") if entry)
+            named[match["row"]] = {
+                (path.removeprefix("`"), name)
+                for path, names in files
+                for name in names.split(", ")
+            }
+    return named
+
+
 def _cell(tests: list[tuple[str, str]]) -> str:
     shown: dict[str, list[str]] = {}
     for path, name in tests:
