@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
-from llmcy import available_isas
+from llmcy import available_isas, isa
+from llmcy.cli.selftest import selftest
 from llmcy.reference import expected
 
 FIRST_REPORT = expected.TRAINING_REPORT.splitlines()
@@ -111,3 +113,27 @@ def test_figure_prints_isolated_marks() -> None:
     assert plot.count("x") == 4
     assert plot.count("#") == 1
     assert "o training   x validation   # selected" in legend
+
+
+def test_a_difference_is_printed_and_gives_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = "fnv1a64:0000000000000000"
+    monkeypatch.setattr(expected, "FILE_CHECKSUM", wrong)
+    monkeypatch.setattr("llmcy._kernels.available_isas", lambda: (isa(),))
+    done = CliRunner().invoke(selftest)
+    assert done.exit_code == 1
+    problems = [line for line in done.output.splitlines() if line.startswith("problem on ")]
+    assert problems == [
+        f"problem on {isa()}, {n_threads} threads: checkpoint checksum: "
+        f"measured fnv1a64:2b8b6097eaed6a91, published {wrong}"
+        for n_threads in (1, 2, 3)
+    ]
+    assert done.output.count("published:false") == 3
+    assert "selftest=failed" in done.output
+
+
+def test_the_trace_of_a_run_that_differs_gives_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = expected.TRACE.replace("selected=true", "selected=false")
+    monkeypatch.setattr(expected, "TRACE", other)
+    done = CliRunner().invoke(selftest, ["--trace"])
+    assert done.exit_code == 1
+    assert "problem: trace: + CHECKPOINT|step=8|" in done.output
