@@ -1,5 +1,6 @@
 """What a checkpoint file is good for once training is over, and what it is not good for."""
 
+import json
 import struct
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from llmcy.checkpoint import Checkpoint, TokenizerRecord
 from llmcy.data import BatchOrder, Partition
@@ -25,7 +27,9 @@ from llmcy.reference.fixtures import PUBLISHED
 from llmcy.reference.replay import component_update
 from llmcy.reference.training import optimizer_bits
 from llmcy.rng import SplitMix64
+from llmcy.run.model_file import encode_model_file
 from llmcy.state import SelectedTrainingState
+from llmcy.tokenizer import LiteralTokenizer
 from llmcy.trainer import TrainingResult, train_decoder
 
 SAVED_RNG_STATE = 0x9E3779B97F4A7C38
@@ -226,3 +230,25 @@ def test_an_earlier_selected_step_is_saved_with_its_own_optimizer() -> None:
     assert optimizer_bits(checkpoint.optimizer.state) == optimizer_bits(
         short.final_optimizer.state()
     )
+
+
+@pytest.mark.feature("L05")
+def test_parameters_keep_their_bits_in_a_safetensors_file(data: bytes) -> None:
+    checkpoint = Checkpoint.from_bytes(data)
+    state = checkpoint.model_state
+    tokenizer = LiteralTokenizer([b"0", b"1", b"2", b"3", b"4"])
+    image = encode_model_file(state, tokenizer, checkpoint.selected_step)
+    # what the format says: an 8-byte little-endian length, JSON, half-open spans without holes
+    length = struct.unpack_from("<Q", image)[0]
+    header = json.loads(image[8 : 8 + length])
+    header.pop("__metadata__")
+    spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    ends = [0, *(end for _, end in spans)]
+    assert [start for start, _ in spans] == ends[:-1]
+    assert ends[-1] == len(image) - 8 - length == 1152
+    read = safetensors.numpy.load(image)
+    assert {name: array.tobytes() for name, array in read.items()} == {
+        name: array.tobytes() for name, array in state.named_arrays()
+    }
+    assert {entry["dtype"] for entry in header.values()} == {"F64"}
+    assert header["token_embedding.weight"]["shape"] == [5, 4]
