@@ -18,7 +18,7 @@ No floating-point operation contributes to a result: doubles are used only for f
 whose quality affects time, never bits.
 """
 
-from libc.math cimport sqrt
+from llmcy._kernels.types cimport sqrt
 from libc.stdint cimport int64_t, uint64_t
 
 from llmcy._kernels.cr_limbs cimport (

@@ -33,6 +33,7 @@ from llmcy.tokenizer import BytePairTokenizer, LiteralTokenizer
 __all__ = ["LoadedModel", "encode_model_file", "load_model"]
 
 FORMAT = "llmcy-model-1"
+MAX_RESTORED_BYTES = 2**36  # what a file from anywhere may ask for
 Tokenizer = BytePairTokenizer | LiteralTokenizer
 
 
@@ -127,6 +128,10 @@ def _from_checkpoint(file: Path, data: bytes) -> LoadedModel:
         pieces = record.literal_pieces()
         assert pieces is not None  # a record is one or the other
         tokenizer = LiteralTokenizer(pieces)
+    # a small file can claim any number of positions; the tables are made when a model is
+    needed = checkpoint.restored_bytes()
+    if needed > MAX_RESTORED_BYTES:
+        raise _corrupt(file, f"the model would take {needed} bytes of memory")
     fingerprint = checkpoint.model_state.fingerprint()
     step = checkpoint.selected_step
     return LoadedModel(checkpoint.into_model(), tokenizer, step, fingerprint, file)

@@ -1,0 +1,1 @@
+"""Commands, run as a user runs them."""
