@@ -44,8 +44,8 @@ class Attention(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Map x (B, T, D) to (B, T, D).
 
-        Recording order query, key, value makes the gradient of ``x`` arrive from value, then key,
-        then query (numerics contract, section 8, row 18).
+        The operand order query, key, value of the attention operation makes the gradient of ``x``
+        arrive from value, then key, then query (numerics contract, section 8, number 18).
         """
         q = self.rotary.rotate(self.query(x), self.n_heads)
         k = self.rotary.rotate(self.key(x), self.n_heads)
