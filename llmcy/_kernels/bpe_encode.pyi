@@ -1,12 +1,13 @@
-from typing import Any
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_BYTES: int
 
+@final
 class Encoder:
-    def __init__(self, pairs: NDArray[np.int64]) -> None: ...
+    def __new__(cls, pairs: NDArray[np.int64]) -> Self: ...
     def encode(
         self, data: Any, shift: int, first: int | None = None, last: int | None = None
     ) -> NDArray[np.int64]: ...

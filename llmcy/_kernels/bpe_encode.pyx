@@ -1,12 +1,14 @@
+# cython: auto_pickle=False
 """Encoding with byte-pair rules in time proportional to the text, and decoding.
 
 Rules apply in rank order, each in one pass from left to right without overlap.  A rule's operands
-always have lower ranks, so applying rank r makes only pairs of higher rank.  Each rank keeps a queue
-of the positions where its pair stood when it was made; ranks are taken in ascending order and a
-queue is ascending by position (a pair's places all appear while its newer token is made).  A
-position whose pair has changed since is skipped.
+always have lower ranks, so applying rank r makes only pairs of higher rank, and all places of a pair
+appear at once: at the start for two bytes, else while its newer token is made.  Each rank with
+places has them in a queue, ascending; ranks are taken in ascending order, and a place whose pair has
+changed since is skipped.
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -32,53 +34,67 @@ cdef extern from *:
     int lowest_bit "llmcy_lowest_bit"(u64 word) noexcept nogil
 
 
-cdef struct Place:
-    u32 position
-    u32 next
-
-
 cdef struct Work:
-    # what one call needs; rank queues are valid where `waiting` has their bit
+    # what one call needs; the queue of a rank is arena[start : start + count] where its bit is set
     u32* symbols
-    Place* places
-    u32 n_places, place_capacity
-    u32* heads
-    u32* tails
+    u32* arena
+    u32 n_arena
+    u64 arena_capacity
+    u32* starts
+    u32* counts
     u64* waiting
+    u32* touched           # ranks whose queue is being made
+    u32* beside            # per replacement: ranks of its left and right pair
+    u32 beside_capacity
 
 
 cdef void _release(Work* work) noexcept nogil:
     free(work.symbols)
-    free(work.places)
-    free(work.heads)
-    free(work.tails)
+    free(work.arena)
+    free(work.starts)
+    free(work.counts)
     free(work.waiting)
+    free(work.touched)
+    free(work.beside)
 
 
-cdef int _enqueue(Work* work, u32 rank, u32 position) noexcept nogil:
-    cdef Place* grown
-    cdef u32 place = work.n_places, capacity
+cdef inline void _count(Work* work, u32 rank, u32* n_touched) noexcept nogil:
     cdef u64 bit = <u64>1 << (rank & 63)
-    if place == work.place_capacity:
-        capacity = work.place_capacity + work.place_capacity // 2 + 64
-        grown = <Place*>realloc(work.places, <size_t>capacity * sizeof(Place))
+    if not work.waiting[rank >> 6] & bit:
+        work.waiting[rank >> 6] |= bit
+        work.counts[rank] = 0
+        work.touched[n_touched[0]] = rank
+        n_touched[0] += 1
+    work.counts[rank] += 1
+
+
+cdef int _reserve(Work* work, u32 n_touched) noexcept nogil:
+    """Room in the arena for the queues just counted, which are then empty again."""
+    cdef u32 i, rank, end = work.n_arena
+    cdef u64 capacity
+    cdef u32* grown
+    for i in range(n_touched):
+        rank = work.touched[i]
+        work.starts[rank] = end
+        end += work.counts[rank]
+        work.counts[rank] = 0
+    if end > work.arena_capacity:
+        capacity = <u64>end + end // 2
+        grown = <u32*>realloc(work.arena, capacity * sizeof(u32))
         if grown == NULL:
             return -1
-        work.places = grown
-        work.place_capacity = capacity
-    # used places are not taken again: queues filled together stay together in memory
-    work.n_places += 1
-    work.places[place].position = position
-    work.places[place].next = MISSING
-    if work.waiting[rank >> 6] & bit:
-        work.places[work.tails[rank]].next = place
-    else:
-        work.waiting[rank >> 6] |= bit
-        work.heads[rank] = place
-    work.tails[rank] = place
+        work.arena = grown
+        work.arena_capacity = capacity
+    work.n_arena = end
     return 0
 
 
+cdef inline void _enqueue(Work* work, u32 rank, u32 position) noexcept nogil:
+    work.arena[work.starts[rank] + work.counts[rank]] = position
+    work.counts[rank] += 1
+
+
+@cython.final
 cdef class Encoder:
     """Rules ready to apply: ``pairs`` (M, 2) int64, training-space ids, already validated."""
 
@@ -132,17 +148,21 @@ cdef class Encoder:
 
     cdef int _start(self, Work* work, const u8* data, u32 n) noexcept nogil:
         """Bytes into slots, and every pair of bytes that has a rule into its queue."""
-        cdef u32 i, rank
-        work.places = NULL
-        work.n_places = 0
-        work.place_capacity = 0
+        cdef u32 i, rank, n_touched = 0
+        cdef size_t n_rules = self.n_rules
+        work.arena = NULL
+        work.n_arena = 0
+        work.arena_capacity = 0
+        work.beside = NULL
+        work.beside_capacity = 0
         work.symbols = <u32*>malloc((<size_t>n + 2) * sizeof(u32))
-        work.heads = <u32*>malloc((<size_t>self.n_rules + 1) * sizeof(u32))
-        work.tails = <u32*>malloc((<size_t>self.n_rules + 1) * sizeof(u32))
-        work.waiting = <u64*>calloc(self.n_rules // 64 + 1, sizeof(u64))
+        work.starts = <u32*>malloc((n_rules + 1) * sizeof(u32))
+        work.counts = <u32*>malloc((n_rules + 1) * sizeof(u32))
+        work.touched = <u32*>malloc((n_rules + 1) * sizeof(u32))
+        work.waiting = <u64*>calloc(n_rules // 64 + 1, sizeof(u64))
         if (
-            work.symbols == NULL or work.heads == NULL or work.tails == NULL
-            or work.waiting == NULL
+            work.symbols == NULL or work.starts == NULL or work.counts == NULL
+            or work.touched == NULL or work.waiting == NULL
         ):
             return -1
         work.symbols[0] = BOUNDARY
@@ -151,22 +171,30 @@ cdef class Encoder:
             work.symbols[i + 1] = data[i]
         for i in range(1, n):
             rank = self.byte_ranks[(work.symbols[i] << 8) | work.symbols[i + 1]]
-            if rank != MISSING and _enqueue(work, rank, i) != 0:
-                return -1
+            if rank != MISSING:
+                _count(work, rank, &n_touched)
+        if _reserve(work, n_touched) != 0:
+            return -1
+        for i in range(1, n):
+            rank = self.byte_ranks[(work.symbols[i] << 8) | work.symbols[i + 1]]
+            if rank != MISSING:
+                _enqueue(work, rank, i)
         return 0
 
-    cdef i64 _apply(self, Work* work, u32 rule) noexcept nogil:
-        """Replace the pair of one rank wherever its queue still finds it; returns how often."""
+    cdef u32 _replace(self, Work* work, u32 rule) noexcept nogil:
+        """Replace the pair of one rank wherever its queue still finds it.
+
+        The queue keeps the replaced positions; returns how many.
+        """
         cdef u32 left = self.lefts[rule], right = self.rights[rule], new = 256 + rule
         cdef u32 left_length = <u32>self.lengths[left]
         cdef u32 right_length = <u32>self.lengths[right]
         cdef u32* symbols = work.symbols
-        cdef u32 place = work.heads[rule], p, q, symbol, rank
-        cdef i64 count = 0
+        cdef u32* queue = work.arena + work.starts[rule]
+        cdef u32 i, p, q, kept = 0
         work.waiting[rule >> 6] &= ~(<u64>1 << (rule & 63))
-        while place != MISSING:
-            p = work.places[place].position
-            place = work.places[place].next
+        for i in range(work.counts[rule]):
+            p = queue[i]
             if symbols[p] != left:
                 continue
             q = p + left_length
@@ -175,30 +203,62 @@ cdef class Encoder:
             symbols[p] = new
             symbols[q] = END | new
             symbols[q + right_length - 1] = END | new
-            count += 1
+            queue[kept] = p
+            kept += 1
+        return kept
+
+    cdef int _queue_new_pairs(self, Work* work, u32 rule, u32 n) noexcept nogil:
+        """Queues for the pairs beside the ``n`` replacements of one rank."""
+        cdef u32 new = 256 + rule, length = <u32>self.lengths[new]
+        cdef u32 start = work.starts[rule]
+        cdef u32* symbols = work.symbols
+        cdef u32* grown
+        cdef u32 i, p, symbol, rank, n_touched = 0
+        if 2 * n > work.beside_capacity:
+            grown = <u32*>realloc(work.beside, 2 * <size_t>n * sizeof(u32))
+            if grown == NULL:
+                return -1
+            work.beside = grown
+            work.beside_capacity = 2 * n
+        for i in range(n):
+            p = work.arena[start + i]
             symbol = symbols[p - 1]
+            rank = MISSING
             if symbol != BOUNDARY:
-                symbol &= ~END
-                rank = pair_map_get(&self.ranks, pair_key(symbol, new))
-                if rank != MISSING and _enqueue(work, rank, p - <u32>self.lengths[symbol]) != 0:
-                    return -1
-            symbol = symbols[q + right_length]
-            if symbol != BOUNDARY:
+                rank = pair_map_get(&self.ranks, pair_key(symbol & ~END, new))
+                if rank != MISSING:
+                    _count(work, rank, &n_touched)
+            work.beside[2 * i] = rank
+            symbol = symbols[p + length]
+            rank = MISSING
+            if symbol != BOUNDARY and symbol != new:   # (new, new) is found from its right half
                 rank = pair_map_get(&self.ranks, pair_key(new, symbol))
-                if rank != MISSING and _enqueue(work, rank, p) != 0:
-                    return -1
-        return count
+                if rank != MISSING:
+                    _count(work, rank, &n_touched)
+            work.beside[2 * i + 1] = rank
+        if _reserve(work, n_touched) != 0:
+            return -1
+        for i in range(n):
+            p = work.arena[start + i]
+            rank = work.beside[2 * i]
+            if rank != MISSING:
+                _enqueue(work, rank, p - <u32>self.lengths[symbols[p - 1] & ~END])
+            rank = work.beside[2 * i + 1]
+            if rank != MISSING:
+                _enqueue(work, rank, p)
+        return 0
 
     cdef i64 _merge_all(self, Work* work, const u8* data, u32 n) noexcept nogil:
         """Number of tokens left, or -1 without memory."""
-        cdef i64 n_tokens = n, replaced
-        cdef u32 word
+        cdef i64 n_tokens = n
+        cdef u32 word, rule, replaced
         if self._start(work, data, n) != 0:
             return -1
         for word in range(self.n_rules // 64 + 1):
             while work.waiting[word] != 0:
-                replaced = self._apply(work, 64 * word + <u32>lowest_bit(work.waiting[word]))
-                if replaced < 0:
+                rule = 64 * word + <u32>lowest_bit(work.waiting[word])
+                replaced = self._replace(work, rule)
+                if self._queue_new_pairs(work, rule, replaced) != 0:
                     return -1
                 n_tokens -= replaced
         return n_tokens

@@ -1,10 +1,13 @@
+from typing import Self, final
+
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_SLOTS: int
 
+@final
 class Learner:
-    def __init__(self, sequences: list[bytes]) -> None: ...
+    def __new__(cls, sequences: list[bytes]) -> Self: ...
     @property
     def token_count(self) -> int: ...
     def step(self) -> tuple[int, int, int, int] | None: ...

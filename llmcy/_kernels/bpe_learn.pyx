@@ -1,3 +1,4 @@
+# cython: auto_pickle=False
 """Learning byte pairs with counts that are kept up to date.
 
 count(a, b) is the number of adjacent positions, overlapping, that hold tokens a and b inside one
@@ -12,6 +13,7 @@ sorting.  A heap whose entries may be too large, never too small, gives the next
 count, then the smallest left id, then the smallest right id.
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -47,6 +49,7 @@ cdef inline bint _before(const Entry* a, const Entry* b) noexcept nogil:
     return a.count > b.count or (a.count == b.count and a.key < b.key)
 
 
+@cython.final
 cdef class Learner:
     """The state of learning: make it from a list of bytes objects, then call `step`.
 

@@ -1,9 +1,9 @@
 """Cutting one long text into documents at blank lines.
 
 A line is blank when it holds nothing but spaces, tabs and carriage returns.  A paragraph has the
-blank lines that follow it, the first one also those before it.  Whole paragraphs are gathered until a document has at least
-``min_bytes`` bytes; a last piece that stays shorter joins the document before it.  Joining the
-documents gives the text back, byte for byte.
+blank lines that follow it, the first one also those before it.  Whole paragraphs are gathered until
+a document has at least ``min_bytes`` bytes; a last piece that stays shorter joins the document
+before it.  Joining the documents gives the text back, byte for byte.
 """
 
 from __future__ import annotations
