@@ -239,7 +239,6 @@ def test_token_ids_are_copied_and_read_only():
             array[0] = 5
 
 
-@pytest.mark.feature("H02")
 def test_batches_are_made_one_at_a_time():
     # 200,000 windows of 256 tokens would be 800 MB of rows
     e = epoch([BatchDocument("d", TRAIN, np.arange(200_000) % 97)], 256, 1, 8, seed=1)
