@@ -1,8 +1,8 @@
 """The float64 builds contain no fused multiply-add, whatever the compiler was tempted to do.
 
 ``-ffp-contract=off`` forbids the compiler to contract expressions, yet GCC's vectoriser still turns
-``a*c - b*s`` beside ``a*s + b*c`` into one ``vfmaddsub``.  Reading the machine code is the only check
-that covers every kernel and every shape (numerics contract, section 1).
+``a*c - b*s`` beside ``a*s + b*c`` into one ``vfmaddsub``.  Reading the machine code is the only
+check that covers every kernel and every shape (numerics contract, section 1).
 """
 
 import re

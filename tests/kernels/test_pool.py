@@ -53,7 +53,8 @@ def test_several_python_threads_at_once() -> None:
 
 
 @pytest.mark.skipif(
-    platform.machine() != "x86_64" or platform.system() != "Linux", reason="uses fesetround's x86 codes"
+    platform.machine() != "x86_64" or platform.system() != "Linux",
+    reason="uses fesetround's x86 codes",
 )
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_kernels_round_to_nearest_whatever_the_caller_has_set(isa: str, n_threads: int) -> None:
