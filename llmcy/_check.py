@@ -230,6 +230,8 @@ def token_out_of_range(name: str, index: int, value: int, vocab_size: int) -> No
 # ---- numbers ---------------------------------------------------------------------------------
 def real_number(name: str, value: object) -> float:
     """``value`` as a float; NaN and infinities pass."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, (float, int, np.floating, np.integer)):
         fail_range(name, value, "a real number")
     try:

@@ -141,23 +141,39 @@ def scale_backward(cnp.ndarray d, real s, cnp.ndarray d_x, int n_threads):  # IN
         parallel_for(_scale_backward, &job, n, GRAIN, 0, n_threads)
 
 
-def first_non_finite(cnp.ndarray x):  # IN
-    """Flat index of the first NaN or infinity, or -1."""
-    cdef const real* values = <const real*>cnp.PyArray_DATA(x)
-    cdef Py_ssize_t n = cnp.PyArray_SIZE(x)
-    cdef Py_ssize_t start, i, stop, found = -1
+cdef struct Search:
+    const real* values
+    int bad             # set, never cleared, by any thread that meets one
+
+
+cdef void _search(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Search* search = <Search*>ctx
+    cdef const real* values = search.values
+    cdef Py_ssize_t start, stop, i
     cdef int bad
+    # whole blocks: a loop without an exit is one the compiler vectorises
+    for start from lo <= start < hi by 1024:
+        stop = min(start + 1024, hi)
+        bad = 0
+        for i in range(start, stop):
+            bad |= not is_finite_real(values[i])
+        if bad:
+            search.bad = 1
+            return
+
+
+def first_non_finite(cnp.ndarray x, int n_threads) -> int:  # IN
+    """Flat index of the first NaN or infinity, or -1."""
+    cdef Search search
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(x)
+    cdef Py_ssize_t i, found = -1
+    search.values = <const real*>cnp.PyArray_DATA(x)
+    search.bad = 0
     with nogil:
-        # whole blocks first: a loop without an exit is one the compiler vectorises
-        for start from 0 <= start < n by 1024:
-            stop = min(start + 1024, n)
-            bad = 0
-            for i in range(start, stop):
-                bad |= not is_finite_real(values[i])
-            if bad:
-                for i in range(start, stop):
-                    if not is_finite_real(values[i]):
-                        found = i
-                        break
-                break
+        parallel_for(_search, &search, n, 8 * GRAIN, 0, n_threads)
+        if search.bad:
+            for i in range(n):
+                if not is_finite_real(search.values[i]):
+                    found = i
+                    break
     return found

@@ -10,7 +10,7 @@ A thread owns whole columns.
 
 cimport numpy as cnp
 
-from llmcy._kernels.order cimport GRAIN, sum_rows
+from llmcy._kernels.order cimport GRAIN
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.types cimport real
 
@@ -26,9 +26,11 @@ cdef struct Job:
 def sum_all(cnp.ndarray x) -> float:  # IN
     cdef const real* values = <const real*>cnp.PyArray_DATA(x)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(x)
-    cdef double total
+    cdef Py_ssize_t i
+    cdef double total = 0.0
     with nogil:
-        sum_rows(values, 1, n, &total)
+        for i in range(n):
+            total = total + <double>values[i]
     return total
 
 

@@ -27,6 +27,9 @@ from llmcy._kernels.types cimport IS_F32, real, sqrt
 
 cnp.import_array()
 
+cdef enum:
+    COLUMNS = 64
+
 cdef struct Job:
     const real* x
     const real* gain
@@ -102,17 +105,34 @@ cdef void _backward_x(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) no
 
 cdef void _backward_gain(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
-    cdef const real* x = job.x
-    cdef const real* up = job.d_out
-    cdef real* d_gain = job.d_gain
-    cdef real inv
-    cdef Py_ssize_t row, d
-    for row in range(job.n):
-        inv = job.inv[row]
-        for d in range(lo, hi):
-            d_gain[d] = d_gain[d] + up[d] * (x[d] * inv)
-        x += job.D
-        up += job.D
+    cdef Py_ssize_t D = job.D, n = job.n
+    cdef const real* x
+    cdef const real* up
+    cdef const real* inv
+    cdef real acc[COLUMNS]
+    cdef Py_ssize_t start, width, row, d
+    # COLUMNS chains at a time stay in registers over all rows
+    for start from lo <= start < hi by COLUMNS:
+        width = min(hi - start, COLUMNS)
+        x = job.x + start
+        up = job.d_out + start
+        inv = job.inv
+        for d in range(width):
+            acc[d] = job.d_gain[start + d]
+        if width == COLUMNS:
+            for row in range(n):
+                for d in range(COLUMNS):
+                    acc[d] = acc[d] + up[d] * (x[d] * inv[row])
+                x += D
+                up += D
+        else:
+            for row in range(n):
+                for d in range(width):
+                    acc[d] = acc[d] + up[d] * (x[d] * inv[row])
+                x += D
+                up += D
+        for d in range(width):
+            job.d_gain[start + d] = acc[d]
 
 
 def rms_norm(

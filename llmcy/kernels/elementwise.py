@@ -117,8 +117,8 @@ def scale_backward(
     return out
 
 
-def first_non_finite(x: Array) -> int:
+def first_non_finite(x: Array, *, n_threads: int | None = None) -> int:
     """Flat index of the first NaN or infinity in ``x``, or -1 when all values are finite."""
     check.float_array("x", x)
-    found: int = for_dtype(x.dtype).elementwise.first_non_finite(x)
+    found: int = for_dtype(x.dtype).elementwise.first_non_finite(x, resolve_threads(n_threads))
     return found

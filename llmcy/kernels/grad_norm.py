@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._threads import num_threads
 from llmcy.errors import NonFiniteError
 
 __all__ = ["GradNorm", "grad_norm"]
@@ -72,7 +73,7 @@ def grad_norm(arrays: Iterable[Array], *, names: Sequence[str] | None = None) ->
         else:
             check.like(name, x, dtype, x.shape)
         kernels = for_dtype(dtype)
-        bad: int = kernels.elementwise.first_non_finite(x)
+        bad: int = kernels.elementwise.first_non_finite(x, num_threads())
         if bad >= 0:
             value = float(x.flat[bad])
             raise NonFiniteError(
