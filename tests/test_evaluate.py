@@ -204,3 +204,23 @@ def test_operations_record_again_afterwards() -> None:
     evaluate_no_grad(PUBLISHED.model(), PUBLISHED.validation_epoch())
     x = Tensor(np.ones(2), requires_grad=True)
     assert ops.scale(x, 2.0).requires_grad
+
+
+@pytest.mark.feature("E01", "E02X")
+def test_a_frozen_state_goes_to_the_test_evaluation() -> None:
+    """Published for the selected state: reversed cycles are worse for it than forward ones."""
+    sealed = PUBLISHED.train_decoder().selected_training_state
+    bits = sealed.model.bit_pattern().tolist()
+    model = sealed.model.restore_independent_model()
+    assert DecoderModelState.snapshot(model).bit_pattern().tolist() == bits
+    for documents, mean in (
+        ([[4, 3, 2, 1, 0, 4, 3, 2, 1], [3, 2, 1, 0, 4, 3, 2]], "3ff9b90e0a65976f"),
+        ([[0, 1, 2, 3, 4, 0, 1, 2, 3], [2, 3, 4, 0, 1, 2, 3]], "3ff43c0f5b76ca21"),
+    ):
+        named = list(zip(("test-a", "test-b"), documents, strict=True))
+        epoch = PUBLISHED.epoch(named, Partition.TEST, 4, BatchOrder.sequential())
+        measured = evaluate_no_grad(model, epoch)
+        assert measured.target_count == 24
+        assert hexbits(measured.loss) == mean
+    assert sealed.model.bit_pattern().tolist() == bits
+    assert DecoderModelState.snapshot(model).bit_pattern().tolist() == bits
