@@ -82,8 +82,8 @@ class DecoderModelState:
             Name and values of every parameter, in stable order.  Whether they make a decoder is
             checked when one is built from them.
         copy
-            False takes the arrays over (they must be C-contiguous and of the model's dtype); the
-            caller must not write to them afterwards.
+            False takes over those arrays that own their memory, are C-contiguous and have the
+            model's dtype; the caller must not write to them afterwards.
 
         Raises
         ------
@@ -93,9 +93,9 @@ class DecoderModelState:
         dtype = np.dtype(config.dtype)
         arrays = []
         for name, values in named:
-            array = (
-                np.array(values, dtype, order="C") if copy else np.ascontiguousarray(values, dtype)
-            )
+            array = np.ascontiguousarray(values, dtype)
+            if copy or not array.flags.owndata:  # what is not owned cannot be frozen or moved
+                array = array.copy()
             finite = np.isfinite(array)
             if not finite.all():
                 index = int(np.argmin(finite))

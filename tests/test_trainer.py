@@ -11,7 +11,7 @@ import pytest
 
 from llmcy.config import ModelConfig
 from llmcy.data import BatchOrder, Partition
-from llmcy.errors import OptimizerError, TrainerError
+from llmcy.errors import OptimizerError, RangeError, TrainerError
 from llmcy.model import Decoder
 from llmcy.nn.module import Parameter
 from llmcy.optim import AdamW
@@ -116,6 +116,19 @@ def test_a_regular_cadence() -> None:
     assert TrainerConfig.every(schedule, 7, 1.0).validation_steps == (0, 7)
     assert TrainerConfig.every(schedule, 100, 1.0).validation_steps == (0, 7)
     assert TrainerConfig.every(schedule, 1, 1.0).validation_steps == tuple(range(8))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TrainerConfig(RATES, [0, 1.5, 2], 1.0),
+        lambda: TrainerConfig(RATES, [0, 2], "1"),
+        lambda: TrainerConfig.every(RATES, 0, 1.0),
+    ],
+)
+def test_what_is_no_number_is_refused(make: Callable[[], TrainerConfig]) -> None:
+    with pytest.raises(RangeError):
+        make()
 
 
 def test_a_plan_can_be_read_and_not_changed() -> None:

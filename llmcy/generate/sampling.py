@@ -125,15 +125,16 @@ class Distribution:
         Tokens of the positive support are laid side by side in ascending id; the last one ends
         at 1 whatever the rounded sum says.
         """
+        support = self.positive_support
         start = 0.0
-        last = self.positive_support[-1]
-        for token_id in self.positive_support:
-            probability = float(self.probabilities[token_id])
-            end = 1.0 if token_id == last else min(start + probability, 1.0)
+        for token_id, probability in zip(
+            support[:-1], self.probabilities[list(support[:-1])].tolist(), strict=True
+        ):
+            end = min(start + probability, 1.0)
             if draw < end:
                 return token_id, start, end
             start = end
-        raise AssertionError("unreachable: the last interval ends at 1 and draw < 1")
+        return support[-1], start, 1.0
 
 
 @dataclass(frozen=True)
@@ -311,37 +312,39 @@ def _weights(ranked: NDArray[np.float64], temperature: float) -> list[float]:
 
 def _compensated_sum(values: Iterable[float]) -> float:
     """Kahan's sum in the order given."""
-    total, lost = 0.0, 0.0
+    return _continue_sum(0.0, 0.0, values)[0]
+
+
+def _continue_sum(total: float, lost: float, values: Iterable[float]) -> tuple[float, float]:
     for value in values:
-        total, lost = _compensated_step(total, lost, value)
-    return total
-
-
-def _compensated_step(total: float, lost: float, value: float) -> tuple[float, float]:
-    y = value - lost
-    t = total + y
-    return t, (t - total) - y
+        y = value - lost
+        t = total + y
+        lost = (t - total) - y
+        total = t
+    return total, lost
 
 
 def _compensated_sum_of_row(row: NDArray[np.float64]) -> float:
-    """Kahan's sum over a row that is mostly zeros, with the bits of visiting every one.
+    """Kahan's sum over a row that may be mostly zeros, with the bits of visiting every one.
 
     A zero can change the running pair only until the pair repeats itself, so a run of zeros is
     left as soon as it does.
     """
+    support = np.flatnonzero(row)
+    if 2 * support.size > row.size:
+        return _compensated_sum(row.tolist())
     total, lost = 0.0, 0.0
     after_previous = 0
-    support = np.flatnonzero(row)
     for index, value in zip(support.tolist(), row[support].tolist(), strict=True):
-        total, lost = _compensated_zeros(total, lost, index - after_previous)
-        total, lost = _compensated_step(total, lost, value)
+        total, lost = _continue_zeros(total, lost, index - after_previous)
+        total, lost = _continue_sum(total, lost, (value,))
         after_previous = index + 1
-    return _compensated_zeros(total, lost, row.size - after_previous)[0]
+    return _continue_zeros(total, lost, row.size - after_previous)[0]
 
 
-def _compensated_zeros(total: float, lost: float, count: int) -> tuple[float, float]:
+def _continue_zeros(total: float, lost: float, count: int) -> tuple[float, float]:
     for _ in range(count):
-        pair = _compensated_step(total, lost, 0.0)
+        pair = _continue_sum(total, lost, (0.0,))
         if pair == (total, lost):
             break
         total, lost = pair

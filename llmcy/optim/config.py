@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from llmcy._check import real_number
 from llmcy.errors import OptimizerError
 
 __all__ = ["AdamWConfig"]
@@ -32,6 +33,8 @@ class AdamWConfig:
     OptimizerError
         The first rule broken, in the order above: ``InvalidLearningRate``, ``InvalidBeta1``,
         ``InvalidBeta2``, ``InvalidEpsilon``, ``InvalidWeightDecay``, ``InvalidDecayProduct``.
+    RangeError
+        For a setting that is no number.
 
     Notes
     -----
@@ -44,11 +47,12 @@ class AdamWConfig:
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        beta1, beta2 = self.betas
         # frozen: the one place where fields are normalised, so that equal settings compare equal
-        object.__setattr__(self, "betas", (float(beta1), float(beta2)))
+        beta1, beta2 = self.betas
+        betas = real_number("betas", beta1), real_number("betas", beta2)
+        object.__setattr__(self, "betas", betas)
         for name in ("learning_rate", "eps", "weight_decay"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
         rate, decay = self.learning_rate, self.weight_decay
         _require(
             math.isfinite(rate) and rate > 0.0,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from llmcy import kernels
-from llmcy._check import positive, whole_number
+from llmcy._check import positive, real_number, whole_number
 from llmcy.errors import TrainerError
 
 __all__ = ["LearningRateSchedule"]
@@ -31,12 +31,14 @@ class LearningRateSchedule:
     ------
     TrainerError
         ``EmptyLearningRateSchedule``, or ``InvalidScheduledLearningRate`` with the 1-based step.
+    RangeError
+        For a rate that is no number.
     """
 
     __slots__ = ("_rates",)
 
     def __init__(self, rates: Iterable[float]) -> None:
-        self._rates = tuple(float(rate) for rate in rates)
+        self._rates = tuple(real_number("rates", rate) for rate in rates)
         if not self._rates:
             raise TrainerError(
                 "EmptyLearningRateSchedule", "a learning-rate schedule needs at least one rate"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from llmcy._check import real_number, whole_number
 from llmcy.errors import TrainerError
 from llmcy.optim.schedule import LearningRateSchedule
 
@@ -48,6 +49,8 @@ class TrainerConfig:
         The first of ``InvalidMaximumGradientNorm``, ``EmptyValidationSteps``,
         ``ValidationMustStartAtZero``; walking the list, ``ValidationStepOutOfRange`` or
         ``ValidationStepsNotIncreasing``; ``ValidationMustEndAtFinalStep``.
+    RangeError
+        For a ceiling that is no number or a step that is no whole number.
     """
 
     __slots__ = ("_max_grad_norm", "_schedule", "_validation_steps")
@@ -58,14 +61,16 @@ class TrainerConfig:
         validation_steps: Iterable[int],
         max_grad_norm: float,
     ) -> None:
-        max_grad_norm = float(max_grad_norm)
+        max_grad_norm = real_number("max_grad_norm", max_grad_norm)
         if not math.isfinite(max_grad_norm) or max_grad_norm <= 0.0:
             raise TrainerError(
                 "InvalidMaximumGradientNorm",
                 f"max_grad_norm must be finite and > 0, got {max_grad_norm!r}",
                 value=max_grad_norm,
             )
-        measured = tuple(int(step) for step in validation_steps)
+        measured = tuple(
+            whole_number("validation_steps", step, -(2**63)) for step in validation_steps
+        )
         _check_validation_steps(measured, schedule.steps())
         self._schedule = schedule
         self._validation_steps = measured
@@ -77,7 +82,8 @@ class TrainerConfig:
     ) -> TrainerConfig:
         """Measure at step 0, after every ``interval`` updates, and after the last update."""
         final = schedule.steps()
-        return cls(schedule, sorted({*range(0, final, max(1, interval)), final}), max_grad_norm)
+        measured = range(0, final, whole_number("interval", interval, 1))
+        return cls(schedule, [*measured, final], max_grad_norm)
 
     @property
     def schedule(self) -> LearningRateSchedule:

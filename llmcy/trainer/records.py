@@ -82,6 +82,7 @@ class LossCheckpoint:
     selected: bool
 
 
+@dataclass(frozen=True)
 class TrainingResult:
     """Everything a run produced.
 
@@ -91,32 +92,27 @@ class TrainingResult:
         One record an update.
     checkpoints
         One record a measurement; exactly one is selected.
-    selected_step, selected_validation_loss
-        The earliest measured step with the smallest validation loss, and that loss.
+    selected_validation_loss
+        The smallest validation loss that was measured.
     selected_training_state
-        Model and optimizer of the selected step, sealed together.
+        Model and optimizer of the earliest step with that loss, sealed together.
     final_state
         Values of the model after the last update.
     final_optimizer
         The optimizer after the last update.
     """
 
-    def __init__(
-        self,
-        steps: tuple[TrainingStep, ...],
-        checkpoints: tuple[LossCheckpoint, ...],
-        selected_validation_loss: float,
-        selected_training_state: SelectedTrainingState,
-        final_state: DecoderModelState,
-        final_optimizer: AdamW,
-    ) -> None:
-        self.steps = steps
-        self.checkpoints = checkpoints
-        self.selected_step = selected_training_state.step
-        self.selected_validation_loss = selected_validation_loss
-        self.selected_training_state = selected_training_state
-        self.final_state = final_state
-        self.final_optimizer = final_optimizer
+    steps: tuple[TrainingStep, ...]
+    checkpoints: tuple[LossCheckpoint, ...]
+    selected_validation_loss: float
+    selected_training_state: SelectedTrainingState
+    final_state: DecoderModelState
+    final_optimizer: AdamW
+
+    @property
+    def selected_step(self) -> int:
+        """The earliest measured step with the smallest validation loss."""
+        return self.selected_training_state.step
 
     @property
     def selected_state(self) -> DecoderModelState:

@@ -166,6 +166,9 @@ def test_warmup_and_cosine() -> None:
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: AdamWConfig("0.1"),
+        lambda: AdamWConfig(0.1, betas=(None, 0.9)),
+        lambda: LearningRateSchedule([0.1, "fast"]),
         lambda: LearningRateSchedule.constant(0.1, -1),
         lambda: LearningRateSchedule.constant(0.1, 2.5),
         lambda: LearningRateSchedule.warmup_inverse_sqrt(0.1, 0, 10),
@@ -173,6 +176,6 @@ def test_warmup_and_cosine() -> None:
         lambda: LearningRateSchedule.warmup_cosine(0.1, 1, 10, 0.0),
     ],
 )
-def test_formulas_refuse_what_they_cannot_use(make: object) -> None:
+def test_what_is_no_number_is_refused(make: object) -> None:
     with pytest.raises(RangeError):
         make()  # type: ignore[operator]
