@@ -33,8 +33,13 @@ cdef inline void pack_b_panel(
     Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
     real* panel,
 ) noexcept nogil:
-    """panel (depth, PANEL) = b (depth, columns), columns <= PANEL; the rest is filled with zeros."""
+    """panel (depth, PANEL) = b (depth, columns), columns <= PANEL; the rest is filled with zeros.
+
+    One of the two strides of b is 1.
+    """
     cdef Py_ssize_t k, j, kk, jj
+    cdef real* square
+    cdef const real* line
     if columns < PANEL:
         for k in range(depth):
             for j in range(columns, PANEL):
@@ -44,17 +49,19 @@ cdef inline void pack_b_panel(
             for j in range(columns):
                 panel[k * PANEL + j] = b[k * b_row + j]
         return
-    # squares of 8 x 8, so that both sides use whole cache lines
+    # b_row is 1: squares of 8 x 8, so that both sides use whole cache lines
     for j from 0 <= j < columns by 8:
         for k from 0 <= k < depth by 8:
+            square = panel + k * PANEL + j
+            line = b + j * b_col + k
             if columns - j >= 8 and depth - k >= 8:
                 for jj in range(8):
                     for kk in range(8):
-                        panel[(k + kk) * PANEL + j + jj] = b[(j + jj) * b_col + (k + kk) * b_row]
+                        square[kk * PANEL + jj] = line[jj * b_col + kk]
             else:
-                for jj in range(j, min(j + 8, columns)):
-                    for kk in range(k, min(k + 8, depth)):
-                        panel[kk * PANEL + jj] = b[jj * b_col + kk * b_row]
+                for kk in range(min(depth - k, <Py_ssize_t>8)):
+                    for jj in range(min(columns - j, <Py_ssize_t>8)):
+                        square[kk * PANEL + jj] = line[jj * b_col + kk]
 
 
 cdef inline void pack_b(
