@@ -79,6 +79,23 @@ LLMCY_INLINE float llmcy_mul_add(float a, float b, float acc) {
 LLMCY_INLINE double llmcy_mul_add(double a, double b, double acc) { return acc + a * b; }
 #endif
 
+#if LLMCY_IS_F32 && defined(__SSE2__) && !defined(__FMA__)
+/* s = p + c, rounded to odd instead of to nearest: cut toward zero, then the last bit set if
+ * anything was cut off.  Both lanes at once, same as in llmcy_mul_add. */
+LLMCY_INLINE __m128d llmcy_to_odd(__m128d p, __m128d c, __m128d s) {
+    __m128d t = _mm_sub_pd(s, p);
+    __m128d error = _mm_add_pd(_mm_sub_pd(p, _mm_sub_pd(s, t)), _mm_sub_pd(c, t));
+    __m128d none = _mm_setzero_pd(); /* a NaN compares false both ways: infinities stay */
+    __m128i inexact = _mm_castpd_si128(
+        _mm_or_pd(_mm_cmplt_pd(error, none), _mm_cmpgt_pd(error, none)));
+    __m128i bits = _mm_castpd_si128(s);
+    __m128i beyond = _mm_srli_epi64(_mm_xor_si128(_mm_castpd_si128(error), bits), 63);
+    bits = _mm_sub_epi64(bits, _mm_and_si128(beyond, inexact));
+    bits = _mm_or_si128(bits, _mm_srli_epi64(inexact, 63));
+    return _mm_castsi128_pd(bits);
+}
+#endif
+
 LLMCY_INLINE llmcy_vec llmcy_vec_mul_add(llmcy_real a, llmcy_vec b, llmcy_vec acc) {
 #if !LLMCY_IS_F32
     return acc + a * b;
@@ -86,6 +103,23 @@ LLMCY_INLINE llmcy_vec llmcy_vec_mul_add(llmcy_real a, llmcy_vec b, llmcy_vec ac
     return (llmcy_vec)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)acc);
 #elif defined(__AVX2__)
     return (llmcy_vec)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)acc);
+#elif defined(__SSE2__)
+    __m128d x = _mm_set1_pd((double)a);
+    __m128d p0 = _mm_mul_pd(x, _mm_cvtps_pd((__m128)b));
+    __m128d p1 = _mm_mul_pd(x, _mm_cvtps_pd(_mm_movehl_ps((__m128)b, (__m128)b)));
+    __m128d c0 = _mm_cvtps_pd((__m128)acc);
+    __m128d c1 = _mm_cvtps_pd(_mm_movehl_ps((__m128)acc, (__m128)acc));
+    __m128d s0 = _mm_add_pd(p0, c0), s1 = _mm_add_pd(p1, c1);
+    /* The second rounding can only go wrong on a boundary between two binary32 numbers, whose low
+     * 28 bits are zero; everything else is on the same side of it as the exact sum. */
+    __m128i low = _mm_castps_si128(
+        _mm_shuffle_ps(_mm_castpd_ps(s0), _mm_castpd_ps(s1), _MM_SHUFFLE(2, 0, 2, 0)));
+    __m128i doubt = _mm_cmpeq_epi32(_mm_slli_epi32(low, 4), _mm_setzero_si128());
+    if (__builtin_expect(_mm_movemask_epi8(doubt), 0)) {
+        s0 = llmcy_to_odd(p0, c0, s0);
+        s1 = llmcy_to_odd(p1, c1, s1);
+    }
+    return (llmcy_vec)_mm_movelh_ps(_mm_cvtpd_ps(s0), _mm_cvtpd_ps(s1));
 #else
     llmcy_vec r;
     for (int lane = 0; lane < LLMCY_VEC_LANES; lane++) r[lane] = llmcy_mul_add(a, b[lane], acc[lane]);

@@ -71,6 +71,25 @@ def fused_rows(product, total):
     return odd.view(np.float64).astype(np.float32)
 
 
+def test_float32_sums_on_a_boundary_are_rounded_once(isa):
+    """acc + x * y whose binary64 sum is halfway between two float32 values, the exact one not."""
+    x = (1 + np.arange(20000) / 2.0**23).astype(np.float32)
+    y = (1 / x.astype(np.float64)).astype(np.float32)
+    near = np.abs(x.astype(np.float64) * y - 1)
+    pick = (near > 0) & (near < 2.0**-30)
+    x, y = x[pick], y[pick]
+    assert len(x) > 100
+    starts = np.float32([1, -1, 1 + 2.0**-23, -1 - 2.0**-23, 2.0**-100])
+    scales = np.float32([2.0**-12, -(2.0**-12), 2.0**-62])  # x * y near half a unit of the start
+    for start in starts:
+        for scale in scales:
+            a = np.stack([np.full_like(x, start), x * np.abs(scale)], axis=1)
+            for column in range(0, len(x), 50):
+                b = np.stack([np.ones(9, np.float32), np.full(9, y[column] * scale)]).astype("f4")
+                row = a[column : column + 1]
+                assert_same_bits(matmul(row, b), oracle.matmul(row, b))
+
+
 # around the tile sizes of every instruction set, the packing thresholds and the block of k
 LARGER = [
     (1, 1, 700), (8, 32, 65), (9, 33, 128), (47, 31, 16), (64, 64, 64), (100, 100, 100),
