@@ -95,8 +95,12 @@ def loss_value(loss: Tensor) -> float:
 
 
 def _gradient_digest(model: Decoder) -> list[bytes]:
-    """Something that changes with any bit of any gradient; no gradient is copied."""
-    return [
-        b"" if parameter.grad is None else hashlib.blake2b(parameter.grad.data).digest()
-        for _, parameter in model.named_parameters()
-    ]
+    """Something that changes with any bit of any gradient; no gradient is copied or made."""
+    return [_bits_digest(parameter) for _, parameter in model.named_parameters()]
+
+
+def _bits_digest(parameter: Tensor) -> bytes:
+    if parameter.grad_is_zero:
+        return b"zero"
+    gradient = parameter.grad
+    return b"" if gradient is None else hashlib.blake2b(gradient.data).digest()

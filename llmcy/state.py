@@ -280,7 +280,7 @@ class SelectedTrainingState:
         return f"SelectedTrainingState(step={self._step}, {self._model!r})"
 
 
-def issue_selected_state(
+def _issue_selected_state(
     step: int, model: DecoderModelState, optimizer: OptimizerSnapshot
 ) -> SelectedTrainingState:
     """For the trainer only."""

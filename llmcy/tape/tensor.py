@@ -184,6 +184,13 @@ class Tensor:
             array = np.asarray(array, order="C")
         self._grad = array
 
+    @property
+    def grad_is_zero(self) -> bool:
+        """Is there a gradient with every bit zero?  Unlike ``grad`` this never makes the array."""
+        if self._grad is None or isinstance(self._grad, _Zeros):
+            return self._grad is not None
+        return not self._grad.reshape(-1).view(np.uint8).any()
+
     def zero_grad(self) -> None:
         """Set the gradient to +0 everywhere."""
         self._grad = ZEROS

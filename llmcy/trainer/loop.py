@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from llmcy.errors import OptimizerError, TrainerError, trainer_errors
 from llmcy.evaluate import evaluate_no_grad, loss_value
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, clip_to, measure_grad_norm
-from llmcy.state import DecoderModelState, OptimizerSnapshot, issue_selected_state
+from llmcy.state import DecoderModelState, OptimizerSnapshot, _issue_selected_state
 from llmcy.tape import Tensor
 from llmcy.trainer.plan import TrainerConfig, earliest_minimum
 from llmcy.trainer.preflight import check_run
@@ -180,25 +181,25 @@ class _Run:
             tuple(self.steps),
             tuple(replace(c, selected=c is selected) for c in self.checkpoints),
             selected.validation.loss,
-            issue_selected_state(selected.step, *self.best),
+            _issue_selected_state(selected.step, *self.best),
             DecoderModelState.snapshot(self.model),
             self.optimizer,
         )
 
 
-class _own_kinds:
-    """Clipping failures are kinds of the trainer's own, with the same fields."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OptimizerError) and error.kind in TrainerError.KINDS:
+@contextmanager
+def _own_kinds() -> Iterator[None]:
+    """Clipping failures become kinds of the trainer's own, with the same fields."""
+    try:
+        yield
+    except OptimizerError as error:
+        if error.kind in TrainerError.KINDS:
             raise TrainerError(error.kind, str(error), cause=error, **error.fields) from error
+        raise
 
 
 def _check_cleared(name: str, parameter: Tensor) -> None:
-    gradient = parameter.grad
+    gradient = None if parameter.grad_is_zero else parameter.grad
     if gradient is None:
         return
     bits = gradient.view(np.uint64 if gradient.itemsize == 8 else np.uint32).reshape(-1)

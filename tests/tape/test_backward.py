@@ -1,6 +1,7 @@
 """Backward passes: order of contributions, release, refusal of stale graphs, all or nothing."""
 
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -381,3 +382,21 @@ def test_items_and_text():
     assert repr(x) == "Tensor(shape=(1,), dtype=float64, requires_grad=True)"
     assert repr(ops.scale(x, 2.0)) == "Tensor(shape=(1,), dtype=float64, op='scale')"
     assert (x.ndim, x.size, x.shape) == (1, 1, (1,))
+
+
+def test_a_zero_gradient_is_known_without_being_made() -> None:
+    for shape in ((), (0,), (2, 3)):
+        x = Tensor(np.ones(shape), requires_grad=True)
+        assert not x.grad_is_zero  # there is none yet
+        x.zero_grad()
+        tracemalloc.start()
+        try:
+            assert x.grad_is_zero
+            assert tracemalloc.get_traced_memory()[1] < 1000
+        finally:
+            tracemalloc.stop()
+        for last in (0.0, -0.0, 5e-324):
+            gradient = np.zeros(shape)
+            gradient[(-1,) * len(shape) if gradient.size else ...] = last
+            x.grad = gradient
+            assert x.grad_is_zero == (not gradient.tobytes().strip(b"\0"))
