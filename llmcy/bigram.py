@@ -90,7 +90,7 @@ class BigramModel:
         return numerator / (float(self._totals[first]) + self.alpha * float(self.vocab_size))
 
     def maximum_likelihood(self, first: int) -> list[float] | None:
-        """Unsmoothed probabilities of every successor, or None when ``first`` was never followed."""
+        """Unsmoothed probabilities of every successor; None when ``first`` was never followed."""
         total = int(self._totals[first])
         if total == 0:
             return None
