@@ -31,7 +31,16 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "softmax",
     "swiglu",
 ]
-PLAIN_MODULES = ["cpu", "pool", "rng", "checksum", "cr_exact", "bpe_learn", "bpe_encode"]  # integers and plumbing: one build
+PLAIN_MODULES = [  # integers and plumbing: one build
+    "bpe_encode",
+    "bpe_learn",
+    "checksum",
+    "cpu",
+    "cr_exact",
+    "memory",
+    "pool",
+    "rng",
+]
 
 FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
 AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from llmcy._kernels.memory import empty
 from llmcy.errors import DTypeError, RangeError, ShapeError
 
 __all__ = [
@@ -149,7 +150,7 @@ def output(
     memory with ``out``, except, with ``in_place``, one that is exactly the same elements.
     """
     if out is None:
-        return np.empty(shape, dtype)
+        return empty(shape, dtype)
     updated(name, out, dtype, shape, reads, in_place=in_place)
     return out
 

@@ -31,6 +31,7 @@ from llmcy.kernels.elementwise import (
 from llmcy.kernels.embedding import embedding, embedding_backward
 from llmcy.kernels.grad_norm import GradNorm, grad_norm
 from llmcy.kernels.matmul import matmul, matmul_d_weight
+from llmcy.kernels.memory import empty, empty_like, release_memory, zeros
 from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_rows
 from llmcy.kernels.rms_norm import RmsNorm, rms_norm, rms_norm_backward
 from llmcy.kernels.rope import rope, rope_table
@@ -64,6 +65,8 @@ __all__ = [
     "cross_entropy_row_losses",
     "embedding",
     "embedding_backward",
+    "empty",
+    "empty_like",
     "exp",
     "first_non_finite",
     "grad_norm",
@@ -78,6 +81,7 @@ __all__ = [
     "multiply",
     "multiply_backward",
     "pow",
+    "release_memory",
     "rms_norm",
     "rms_norm_backward",
     "rope",
@@ -94,4 +98,5 @@ __all__ = [
     "sum_rows",
     "swiglu",
     "swiglu_backward",
+    "zeros",
 ]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
 __all__ = ["ADAMW_STAGES", "AdamWUpdate", "NonFiniteStage", "adamw_stages", "adamw_update"]
@@ -127,7 +128,7 @@ def adamw_update(
     )  # fmt: skip
     dtype, shape = param.dtype, param.shape
     if out is None:
-        out = (np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype))
+        out = (empty(shape, dtype), empty(shape, dtype), empty(shape, dtype))
     else:
         reads = [
             ("param", param), ("grad", grad),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check, _kernels
@@ -125,7 +124,7 @@ def attention_backward(
     """
     sizes = _checked_sizes(q, k, v, n_heads)
     _check.like("d_out", d_out, q.dtype, q.shape)
-    d_q, d_k, d_v = (np.empty(q.shape, q.dtype) for _ in range(3))
+    d_q, d_k, d_v = (_check.output(None, q.dtype, q.shape) for _ in range(3))
     _kernels.for_dtype(q.dtype).attention.attention_backward(
         d_out, q, k, v, d_q, d_k, d_v, *sizes, resolve_threads(n_threads)
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
 __all__ = ["mean", "mean_backward", "sum", "sum_backward", "sum_rows"]
@@ -36,7 +37,9 @@ def sum_backward(d_out: Array, shape: tuple[int, ...]) -> Array:
     """Gradient of :func:`sum`: ``d_out``, of shape ``()``, at every element of ``shape``."""
     check.float_array("d_out", d_out)
     check.like("d_out", d_out, d_out.dtype, ())
-    return np.full(shape, d_out, d_out.dtype)
+    d_x = empty(shape, d_out.dtype)
+    d_x.fill(d_out[()])
+    return d_x
 
 
 def mean(x: Array) -> Array:
@@ -64,7 +67,9 @@ def mean_backward(d_out: Array, shape: tuple[int, ...]) -> Array:
     for length in shape:
         n *= length
     share = 0.0 + float(d_out) / float(n) if n else 0.0
-    return np.full(shape, share, d_out.dtype)
+    d_x = empty(shape, d_out.dtype)
+    d_x.fill(share)
+    return d_x
 
 
 def sum_rows(x: Array, *, into: Array | None = None, n_threads: int | None = None) -> Array:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
 __all__ = ["RmsNorm", "rms_norm", "rms_norm_backward"]
@@ -75,8 +75,8 @@ def rms_norm(
     if eps < 0.0:
         check.fail_range("eps", eps, "a finite number of at least 0")
     out = check.output(out, x.dtype, x.shape, (("x", x), ("gain", gain)))
-    inv_rms = np.empty(x.shape[:-1], x.dtype)
-    mean_square_eps = np.empty(x.shape[:-1], np.float64)
+    inv_rms = empty(x.shape[:-1], x.dtype)
+    mean_square_eps = empty(x.shape[:-1], check.FLOAT64)
     for_dtype(x.dtype).rms_norm.rms_norm(
         x, gain, eps, out, inv_rms, mean_square_eps, resolve_threads(n_threads)
     )

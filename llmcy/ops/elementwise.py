@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import kernels
@@ -70,7 +69,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """
     array = gate._value.array
     wanted = (gate._requires_grad or up._requires_grad) and is_recording()
-    sigmoid = np.empty_like(array) if wanted else None
+    sigmoid = kernels.empty_like(array) if wanted else None
     out = kernels.swiglu(array, up._value.array, sigmoid=sigmoid)
     return record("swiglu", out, (gate, up), _swiglu_backward, (sigmoid,))
 

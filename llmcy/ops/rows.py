@@ -76,7 +76,7 @@ def cross_entropy(
     ids = as_ids("targets", targets)
     array = logits._value.array
     # kept for the gradient, which would have to compute all exponentials again
-    p = np.empty_like(array) if logits._requires_grad and is_recording() else None
+    p = kernels.empty_like(array) if logits._requires_grad and is_recording() else None
     mean = kernels.cross_entropy(array, ids, probabilities=p, row_losses=row_losses)
     return record(
         "cross_entropy", np.array(mean), (logits,), _cross_entropy_backward, (ids, n_total, p)

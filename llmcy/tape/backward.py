@@ -89,11 +89,11 @@ class BackwardPass:
         """
         array = operand._value.array
         if not operand._requires_grad:
-            return np.zeros(array.shape, array.dtype)
+            return kernels.zeros(array.shape, array.dtype)
         key = self._key(operand)
         buffer = self._adjoints.get(key)
         if buffer is None:
-            buffer = self._adjoints[key] = np.zeros(array.shape, array.dtype)
+            buffer = self._adjoints[key] = kernels.zeros(array.shape, array.dtype)
         return buffer
 
     def received(self, operand: Tensor) -> None:
@@ -118,7 +118,7 @@ class BackwardPass:
             carried = self._carry._accumulator(operand, use)
             if carried is not None:
                 return carried, True
-        make = np.zeros if zeros else np.empty
+        make = kernels.zeros if zeros else kernels.empty
         return make(array.shape, array.dtype), False
 
     def folded(self, operand: Tensor, fold: Array) -> None:
@@ -273,7 +273,7 @@ def _seed(root: Tensor, seed: ArrayLike | None) -> Array:
             actual=given.shape,
         )
     check_finite("seed", given, "NonFiniteGradient")
-    return kernels.accumulate(np.zeros(shape, dtype), given)
+    return kernels.accumulate(kernels.zeros(shape, dtype), given)
 
 
 def _numbered(root: Tensor) -> list[Node]:

@@ -174,7 +174,7 @@ class Tensor:
         A backward pass puts a new array here; it does not write into the one it finds.
         """
         if isinstance(self._grad, _Zeros):
-            self._grad = np.zeros(self.shape, self.dtype)
+            self._grad = kernels.zeros(self.shape, self.dtype)
         return self._grad
 
     @grad.setter
