@@ -64,6 +64,13 @@ def test_names_do_not_depend_on_where_the_text_is_or_how_it_is_written(tree, mon
     assert read("..") == absolute
 
 
+def test_links_to_directories_are_not_followed(tree):
+    before = read(tree)
+    (tree / "again").symlink_to(tree, target_is_directory=True)
+    (tree / "c.txt").symlink_to(tree / "b.txt")
+    assert read(tree) == sorted([*before, ("c.txt", b"b.txt")])
+
+
 def test_named_files_are_taken_whatever_they_are_called(tree):
     assert read(tree / "skip.py", tree / "a" / "z.md") == [
         ("skip.py", b"skip.py"),
