@@ -32,6 +32,7 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "swiglu",
 ]
 PLAIN_MODULES = [  # integers and plumbing: one build
+    "arrays",
     "bpe_encode",
     "bpe_learn",
     "checksum",

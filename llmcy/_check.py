@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from llmcy._kernels.arrays import first_overlap, has_shape, is_float, is_of
 from llmcy._kernels.memory import empty
 from llmcy.errors import DTypeError, RangeError, ShapeError
 
@@ -103,24 +104,16 @@ def fail_range(name: str, value: object, expected: str) -> NoReturn:
 # ---- arrays ----------------------------------------------------------------------------------
 def float_array(name: str, x: object) -> None:
     """``x`` is a contiguous float32 or float64 array."""
-    if isinstance(x, np.ndarray):
-        dtype = x.dtype
-        if dtype is FLOAT64 or dtype is FLOAT32 or dtype in (FLOAT64, FLOAT32):
-            flags = x.flags
-            if flags.c_contiguous and flags.aligned:
-                return
-    _fail_array(name, x, "float32 or float64")
+    if not is_float(x):
+        _fail_array(name, x, "float32 or float64")
 
 
 def like(name: str, x: object, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """``x`` is a contiguous array of exactly this dtype and shape."""
-    if isinstance(x, np.ndarray) and (x.dtype is dtype or x.dtype == dtype):
-        flags = x.flags
-        if flags.c_contiguous and flags.aligned:
-            if x.shape != shape:
-                fail_shape(name, shape, x.shape)
-            return
-    _fail_array(name, x, dtype.name)
+    if not is_of(x, dtype):
+        _fail_array(name, x, dtype.name)
+    if not has_shape(x, shape):
+        fail_shape(name, shape, x.shape)
 
 
 def axes(name: str, x: Array, lowest: int, letters: str) -> None:
@@ -174,18 +167,19 @@ def updated(
 def apart(
     name: str, x: Array, reads: Sequence[tuple[str, Array]], *, in_place: bool = False
 ) -> None:
-    """``x`` shares no memory with any of ``reads`` (or, with ``in_place``, is one of them)."""
-    for other_name, other in reads:
-        if np.may_share_memory(x, other):
-            if in_place and other.nbytes == x.nbytes and x.ctypes.data == other.ctypes.data:
-                continue
-            raise DTypeError(
-                "Overlap",
-                f"{name} shares memory with {other_name}, which is still read while {name} is"
-                " written",
-                name=name,
-                other=other_name,
-            )
+    """``x`` shares no memory with any of ``reads`` (or, with ``in_place``, is one of them).
+
+    All arrays are contiguous, so comparing where they start and end is exact.
+    """
+    index = first_overlap(x, reads, in_place)
+    if index >= 0:
+        other = reads[index][0]
+        raise DTypeError(
+            "Overlap",
+            f"{name} shares memory with {other}, which is still read while {name} is written",
+            name=name,
+            other=other,
+        )
 
 
 def float_dtype(name: str, dtype: object) -> np.dtype[Any]:
@@ -207,13 +201,10 @@ def float_dtype(name: str, dtype: object) -> np.dtype[Any]:
 
 def token_ids(name: str, ids: object, shape: tuple[int, ...] | None = None) -> None:
     """``ids`` is a contiguous int64 array, of this shape if one is given."""
-    if isinstance(ids, np.ndarray) and (ids.dtype is INT64 or ids.dtype == INT64):
-        flags = ids.flags
-        if flags.c_contiguous and flags.aligned:
-            if shape is not None and ids.shape != shape:
-                fail_shape(name, shape, ids.shape)
-            return
-    _fail_array(name, ids, "int64")
+    if not is_of(ids, INT64):
+        _fail_array(name, ids, "int64")
+    if shape is not None and not has_shape(ids, shape):
+        fail_shape(name, shape, ids.shape)
 
 
 def token_out_of_range(name: str, index: int, value: int, vocab_size: int) -> NoReturn:

@@ -49,6 +49,11 @@ def test_arrays_that_kernels_read(x):
             check.float_array("x", x)
 
 
+def test_both_names_of_a_64_bit_integer_are_taken():
+    for kind in (np.int64, np.longlong, np.dtype("l") if np.dtype("l").itemsize == 8 else np.int64):
+        check.token_ids("ids", np.zeros((2, 3), kind), (2, 3))
+
+
 def test_shapes_are_compared_in_full():
     with pytest.raises(ShapeError, match=r"x must have shape \(3, 2\), got \(2, 3\)") as caught:
         check.like("x", np.ones((2, 3)), F64, (3, 2))

@@ -60,6 +60,9 @@ def _checked(param: Array, grad: Array, first_moment: Array, second_moment: Arra
 
 
 def _numbers(**numbers: float) -> tuple[float, ...]:
+    values = tuple(numbers.values())
+    if set(map(type, values)) == {float}:
+        return values
     return tuple(check.real_number(name, value) for name, value in numbers.items())
 
 
