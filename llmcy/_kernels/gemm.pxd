@@ -139,9 +139,7 @@ cdef inline void gemm(
     cdef real* goal
     cdef int columns, rows
     cdef bint pack_all_b = b_col != 1 or m >= PACK_B_FROM_ROWS
-    cdef bint pack_all_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and (
-        a_row == 1 or a_row * <Py_ssize_t>sizeof(real) >= 2048
-    )
+    cdef bint pack_all_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL
     cdef bint short_rows = ending == ADD_ROWS and row_length < SHORT_CHAIN
     cdef bint last, add
     if m == 0 or n == 0:
