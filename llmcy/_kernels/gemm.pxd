@@ -7,15 +7,22 @@
 from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, packed_tile
 from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec_load, vec_store
 
+cdef extern from *:
+    """
+    /* binary64 has the longer chains for which two accumulators an element still pay */
+    #define LLMCY_SHORT_CHAIN (LLMCY_IS_F32 ? 32 : 96)
+    """
+    enum:
+        SHORT_CHAIN "LLMCY_SHORT_CHAIN"  # rows of fewer positions keep C in registers over all rows
+
 cdef enum:
     # A panel of B, BLOCK_K deep, stays in the first-level cache while it meets BLOCK_M rows of A,
     # which stay in the second level.
-    BLOCK_K = 256
+    BLOCK_K = 512
     BLOCK_M = 96
     BLOCK_N = 1024
     PACK_PANELS = 4           # panels of B packed side by side
     PACK_B_FROM_ROWS = 48     # fewer rows of A than this do not pay for packing B
-    SHORT_CHAIN = 32          # rows of fewer positions keep C in registers over all rows
 
 # How the chains of C begin and end.
 cdef enum Ending:

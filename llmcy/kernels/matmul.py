@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check, _kernels
@@ -62,22 +63,25 @@ def matmul(
 
     Compatibility guarantee: the bits depend on the values of ``a`` and ``b`` alone.
     """
-    ta = _check.flag("transpose_a", transpose_a)
-    tb = _check.flag("transpose_b", transpose_b)
+    ta = transpose_a if type(transpose_a) is bool else _check.flag("transpose_a", transpose_a)
+    tb = transpose_b if type(transpose_b) is bool else _check.flag("transpose_b", transpose_b)
     _check.float_array("a", a)
-    _check.axes("a", a, 2, "(..., k, m)" if ta else "(..., m, k)")
-    lead = a.shape[:-2]
-    m, k = a.shape[-2:]
-    if ta:
-        m, k = k, m
+    shape = a.shape
+    if len(shape) < 2:
+        _check.axes("a", a, 2, "(..., k, m)" if ta else "(..., m, k)")
+    lead = shape[:-2]
+    k, m = shape[-2:] if ta else (shape[-1], shape[-2])
     _check.float_array("b", b)
     shared = b.ndim == 2
-    letters = f"(n, {k})" if tb else f"({k}, n)"
-    _check.axes("b", b, 2, letters)
+    if b.ndim < 2:
+        _check.axes("b", b, 2, f"(n, {k})" if tb else f"({k}, n)")
     n = b.shape[-2] if tb else b.shape[-1]
     wanted = (n, k) if tb else (k, n)
     _check.like("b", b, a.dtype, wanted if shared else lead + wanted)
-    result = _check.output(out, a.dtype, (*lead, m, n), (("a", a), ("b", b)))
+    if out is None:
+        result = np.empty((*lead, m, n), a.dtype)
+    else:
+        result = _check.output(out, a.dtype, (*lead, m, n), (("a", a), ("b", b)))
     batch = math.prod(lead)
     if shared and not ta:  # the leading axes are more rows of one product
         batch, m = 1, batch * m
