@@ -21,6 +21,7 @@ cdef enum:
     BLOCK_K = 512
     BLOCK_M = 96
     BLOCK_N = 1024
+    SMALL_OPERAND = 10000     # elements; so few stay in cache and are read where they lie
     PACK_PANELS = 4           # panels of B packed side by side
     PACK_B_FROM_ROWS = 48     # fewer rows of A than this do not pay for packing B
 
@@ -145,8 +146,9 @@ cdef inline void gemm(
     cdef real* corner
     cdef real* goal
     cdef int columns, rows
-    cdef bint pack_all_b = b_col != 1 or m >= PACK_B_FROM_ROWS
-    cdef bint pack_all_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL
+    cdef bint small = a_col == 1 and k * max(m, n) <= SMALL_OPERAND
+    cdef bint pack_all_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
+    cdef bint pack_all_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
     cdef bint short_rows = ending == ADD_ROWS and row_length < SHORT_CHAIN
     cdef bint last, add
     if m == 0 or n == 0:
