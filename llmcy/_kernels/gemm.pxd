@@ -164,7 +164,7 @@ cdef inline void gemm(
     blocks = (tiles * TILE_ROWS + BLOCK_M - 1) // BLOCK_M
     max_height = (tiles + blocks - 1) // blocks * TILE_ROWS
     if short_rows:
-        max_depth = BLOCK_K // row_length * row_length
+        max_depth = min(BLOCK_K // row_length * row_length, k)
     else:
         blocks = (k + BLOCK_K - 1) // BLOCK_K
         max_depth = (k + blocks - 1) // blocks
