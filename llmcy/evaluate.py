@@ -11,7 +11,7 @@ from llmcy.errors import TrainerError, trainer_errors
 from llmcy.model import Decoder
 from llmcy.tape import Tensor, no_grad
 
-__all__ = ["Evaluation", "evaluate_no_grad", "loss_value"]
+__all__ = ["Evaluation", "check_loss", "evaluate_no_grad", "loss_value"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,11 @@ def loss_value(loss: Tensor) -> float:
         raise TrainerError(
             "NonScalarLoss", f"a loss must be a scalar, got shape {loss.shape}", shape=loss.shape
         )
-    value = loss.item()
+    return check_loss(loss.item())
+
+
+def check_loss(value: float) -> float:
+    """The loss itself, if it is finite; else ``NonFiniteLoss``."""
     if not math.isfinite(value):
         raise TrainerError("NonFiniteLoss", f"the loss is {value!r}", value=value)
     return value

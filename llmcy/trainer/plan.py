@@ -42,6 +42,9 @@ class TrainerConfig:
         Steps after which both losses are measured: 0 first, then ascending, the last update last.
     max_grad_norm
         Ceiling of the global gradient norm; finite, > 0.
+    micro_batch_size
+        Rows of a batch that are in memory at once, >= 1; None takes whole batches.  Results do not
+        depend on it.
 
     Raises
     ------
@@ -50,16 +53,18 @@ class TrainerConfig:
         ``ValidationMustStartAtZero``; walking the list, ``ValidationStepOutOfRange`` or
         ``ValidationStepsNotIncreasing``; ``ValidationMustEndAtFinalStep``.
     RangeError
-        For a ceiling that is no number or a step that is no whole number.
+        For a ceiling that is no number, or a step or size that is no whole number.
     """
 
-    __slots__ = ("_max_grad_norm", "_schedule", "_validation_steps")
+    __slots__ = ("_max_grad_norm", "_micro_batch_size", "_schedule", "_validation_steps")
 
     def __init__(
         self,
         schedule: LearningRateSchedule,
         validation_steps: Iterable[int],
         max_grad_norm: float,
+        *,
+        micro_batch_size: int | None = None,
     ) -> None:
         max_grad_norm = real_number("max_grad_norm", max_grad_norm)
         if not math.isfinite(max_grad_norm) or max_grad_norm <= 0.0:
@@ -75,15 +80,25 @@ class TrainerConfig:
         self._schedule = schedule
         self._validation_steps = measured
         self._max_grad_norm = max_grad_norm
+        self._micro_batch_size = (
+            None
+            if micro_batch_size is None
+            else whole_number("micro_batch_size", micro_batch_size, 1)
+        )
 
     @classmethod
     def every(
-        cls, schedule: LearningRateSchedule, interval: int, max_grad_norm: float
+        cls,
+        schedule: LearningRateSchedule,
+        interval: int,
+        max_grad_norm: float,
+        *,
+        micro_batch_size: int | None = None,
     ) -> TrainerConfig:
         """Measure at step 0, after every ``interval`` updates, and after the last update."""
         final = schedule.steps()
         measured = range(0, final, whole_number("interval", interval, 1))
-        return cls(schedule, [*measured, final], max_grad_norm)
+        return cls(schedule, [*measured, final], max_grad_norm, micro_batch_size=micro_batch_size)
 
     @property
     def schedule(self) -> LearningRateSchedule:
@@ -99,6 +114,11 @@ class TrainerConfig:
     def max_grad_norm(self) -> float:
         """Ceiling of the global gradient norm."""
         return self._max_grad_norm
+
+    @property
+    def micro_batch_size(self) -> int | None:
+        """Rows of a batch that are in memory at once; None for all of them."""
+        return self._micro_batch_size
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,162 @@
+"""One update: the six events, on a whole batch or on consecutive pieces of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy import kernels
+from llmcy.data import Batch
+from llmcy.errors import OptimizerError, TrainerError, trainer_errors
+from llmcy.evaluate import check_loss, loss_value
+from llmcy.model import Decoder
+from llmcy.optim import AdamW, clip_to, measure_grad_norm
+from llmcy.tape import CarriedGradients, Tensor
+from llmcy.trainer.records import TrainingStep
+
+__all__ = ["Updater"]
+
+
+class Updater:
+    """Updates a model in place, one batch at a time.
+
+    Parameters
+    ----------
+    model, optimizer
+        The working copies.
+    max_grad_norm
+        Ceiling of the global gradient norm.
+    micro_batch_size
+        Rows that go forward and backward at once; None takes the whole batch.  No bit depends on
+        it (contract, part two, section 2): each piece continues the accumulators of the one before
+        and divides by the targets of the whole batch.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        optimizer: AdamW,
+        max_grad_norm: float,
+        micro_batch_size: int | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.max_grad_norm = max_grad_norm
+        self.micro_batch_size = micro_batch_size
+
+    def update(self, step: int, batch: Batch, learning_rate: float) -> TrainingStep:
+        """One update; the record lists what happened in the order in which it did.
+
+        Raises
+        ------
+        TrainerError
+            As :func:`llmcy.trainer.train_decoder`.
+        """
+        named = self.model.named_parameters()
+        events: list[str] = []
+        with trainer_errors(f"step {step}"):
+            loss = self._gradients(batch, events)
+            with _own_kinds():
+                norm = measure_grad_norm(named)
+                events.append("finite-check")
+                clip = clip_to(norm, self.max_grad_norm)
+            events.append("clip")
+            committed = self.optimizer.step(
+                named, learning_rate=learning_rate, transform=clip.transform
+            )
+            if committed != step:
+                raise TrainerError(
+                    "OptimizerStepMismatch",
+                    f"the optimizer says it finished step {committed}, the trainer is at {step}",
+                    expected=step,
+                    actual=committed,
+                )
+            events.append("adamw-step")
+            after = self.model.named_parameters()
+            preserved = len(named) == len(after) and all(
+                a_name == b_name and a is b
+                for (a_name, a), (b_name, b) in zip(named, after, strict=True)
+            )
+            self.model.zero_grad()
+            for name, parameter in after:
+                _check_cleared(name, parameter)
+            events.append("zero-grad")
+        return TrainingStep(
+            step=step,
+            windows=tuple(f"{p.document_id}@{p.start}" for p in batch.provenance),
+            target_count=batch.token_count,
+            learning_rate=learning_rate,
+            train_loss=loss,
+            norm_before=clip.norm_before,
+            norm_after=clip.norm_after,
+            transform=clip.transform,
+            clipped=clip.clipped,
+            finite_gradients=True,
+            parameter_nodes_preserved=preserved,
+            cleared_gradients=True,
+            events=tuple(events),
+        )
+
+    def _gradients(self, batch: Batch, events: list[str]) -> float:
+        """Leave the gradients of the batch's mean loss in the parameters; return the loss."""
+        rows = self.micro_batch_size
+        if rows is not None and rows < batch.width:
+            return self._gradients_in_pieces(batch, rows, events)
+        loss = self.model.loss(batch.inputs, batch.targets)
+        value = loss_value(loss)
+        events.append("forward")
+        loss.backward(1.0)
+        events.append("backward")
+        return value
+
+    def _gradients_in_pieces(self, batch: Batch, rows: int, events: list[str]) -> float:
+        carry = CarriedGradients()
+        row_losses: NDArray[np.float64] = np.empty(batch.token_count)
+        for first in range(0, batch.width, rows):
+            piece = slice(first, first + rows)
+            targets = batch.targets[piece]
+            done = first * batch.context_length
+            loss = self.model.loss(
+                batch.inputs[piece],
+                targets,
+                batch.token_count,
+                row_losses=row_losses[done : done + targets.size],
+            )
+            loss_value(loss)
+            loss.backward(1.0, carry=carry)
+        value = check_loss(float(kernels.mean(row_losses)))
+        events.append("forward")
+        carry.commit()
+        events.append("backward")
+        return value
+
+
+@contextmanager
+def _own_kinds() -> Iterator[None]:
+    """Clipping failures become kinds of the trainer's own, with the same fields."""
+    try:
+        yield
+    except OptimizerError as error:
+        if error.kind in TrainerError.KINDS:
+            raise TrainerError(error.kind, str(error), cause=error, **error.fields) from error
+        raise
+
+
+def _check_cleared(name: str, parameter: Tensor) -> None:
+    gradient = None if parameter.grad_is_zero else parameter.grad
+    if gradient is None:
+        return
+    bits = gradient.view(np.uint64 if gradient.itemsize == 8 else np.uint32).reshape(-1)
+    if bits.any():
+        index = int(np.argmax(bits != 0))
+        value = float(gradient.reshape(-1)[index])
+        raise TrainerError(
+            "ParameterGradientNotZero",
+            f"the gradient of {name!r} is {value!r} at flat index {index} after clearing",
+            name=name,
+            index=index,
+            value=value,
+        )
