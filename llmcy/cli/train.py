@@ -11,11 +11,12 @@ import click
 from llmcy._threads import set_num_threads
 from llmcy.cli.progress import TrainingProgress
 from llmcy.data import Partition, SplitRule, TextDataset, load_dataset
+from llmcy.data.sources import CUT_CHOICES
 from llmcy.run import TrainSettings, TrainSummary, run_training
 
 __all__ = ["train"]
 
-DEFAULT_MERGES = 766  # with 256 bytes and two control tokens: a vocabulary of 1024
+DEFAULT_MERGES = 254  # with 256 bytes and two control tokens: a vocabulary of 512
 
 
 def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
@@ -37,6 +38,22 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
     help="Folder to write; a new one under runs/ if not given.",
 )
 @click.option("--text-field", default="text", show_default=True, help="Field of JSON lines.")
+@click.option(
+    "--cut",
+    default="auto",
+    show_default=True,
+    type=click.Choice(CUT_CHOICES),
+    help="Cut texts into documents at paragraphs; auto: only a single text file.",
+)
+@click.option("--min-document-bytes", default=None, type=int, help="Least size of a cut document.")
+@click.option("--split-salt", default="", help="Another text gives another split.")
+@click.option(
+    "--duplicates",
+    default="drop",
+    show_default=True,
+    type=click.Choice(["drop", "keep"]),
+    help="What happens to documents with equal bytes.",
+)
 @click.option("--split-manifest", default=None, help="Split manifest of a JSON corpus.")
 @click.option("--validation-fraction", default=0.1, show_default=True)
 @click.option("--test-fraction", default=0.1, show_default=True)
@@ -74,6 +91,10 @@ def train(
     sources: tuple[str, ...],
     run_path: str | None,
     text_field: str,
+    cut: str,
+    min_document_bytes: int | None,
+    split_salt: str,
+    duplicates: str,
     split_manifest: str | None,
     validation_fraction: float,
     test_fraction: float,
@@ -93,13 +114,15 @@ def train(
         set_num_threads(threads)
     settings = TrainSettings(betas=(beta1, beta2), **fields)
     settings.trainer_config()  # a wrong setting is said before any text is read
-    rule = SplitRule(validation=validation_fraction, test=test_fraction)
+    rule = SplitRule(validation_fraction, test_fraction, split_salt, duplicates)
     dataset = load_dataset(
         sources,
         max_merges=merges,
         split_manifest=split_manifest,
         rule=rule,
         text_field=text_field,
+        cut=cut,
+        min_document_bytes=min_document_bytes,
     )
     with TrainingProgress(settings.steps, quiet=quiet) as progress:
         _describe(dataset, progress)

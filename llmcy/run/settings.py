@@ -15,7 +15,7 @@ __all__ = ["TrainSettings"]
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The settings of ``llmcy train``; the defaults make about a million parameters.
+    """The settings of ``llmcy train``; the defaults make 0.87 million parameters.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ class TrainSettings:
     rms_norm_eps: float = 1e-6
     dtype: str = "float32"
     steps: int = 200
-    batch_size: int = 16
+    batch_size: int = 64
     stride: int = 0
-    learning_rate: float = 3e-3
-    min_learning_rate: float = 3e-4
+    learning_rate: float = 1e-2
+    min_learning_rate: float = 1e-3
     warmup_steps: int = 20
     schedule: str = "cosine"
     betas: tuple[float, float] = (0.9, 0.95)
