@@ -17,6 +17,7 @@ from llmcy.data.dataset import (
     target_byte_count,
 )
 from llmcy.data.encoded import EncodedPartitions, encode_partitions, learn_from_train
+from llmcy.data.epochs import EpochPosition, ReshuffledEpochs, epoch_seed
 from llmcy.data.partition import Partition
 from llmcy.data.sources import TextDocument, TextSource, builtin_corpus, read_sources
 from llmcy.data.split import SplitRule
@@ -34,10 +35,12 @@ __all__ = [
     "CorpusPartitions",
     "Document",
     "EncodedPartitions",
+    "EpochPosition",
     "IncompleteTail",
     "MiniBatchConfig",
     "MiniBatchEpoch",
     "Partition",
+    "ReshuffledEpochs",
     "SplitManifest",
     "SplitRecord",
     "SplitRule",
@@ -48,6 +51,7 @@ __all__ = [
     "WindowProvenance",
     "builtin_corpus",
     "encode_partitions",
+    "epoch_seed",
     "learn_from_train",
     "load_dataset",
     "partition_corpus",

@@ -107,7 +107,17 @@ class BatchDocument:
             raise DataError("EmptyDocumentId", "a batch document needs an id, got ''")
         self.id = id
         self.partition = partition
-        self.token_ids = _checked_token_ids(id, token_ids)
+        self.token_ids: NDArray[np.integer] = _checked_token_ids(id, token_ids)
+
+    @classmethod
+    def mapped(cls, id: str, partition: Partition, token_ids: NDArray[np.uint32]) -> BatchDocument:
+        """A document over ``token_ids`` themselves, which stay where they are, for example in a
+        mapped file; every uint32 is a token id.
+        """
+        document = cls(id, partition, ())
+        document.token_ids = token_ids.view()
+        document.token_ids.flags.writeable = False
+        return document
 
     def __repr__(self) -> str:
         return f"BatchDocument({self.id!r}, {self.partition}, {len(self.token_ids)} tokens)"

@@ -101,6 +101,50 @@ class LearningRateSchedule:
         cosines = kernels.cos(angles).tolist() if angles.size else []
         return cls(warmup + [low + (peak - low) * (0.5 * (1.0 + c)) for c in cosines])
 
+    @classmethod
+    def warmup_linear(
+        cls, peak: float, warmup_steps: int, steps: int, min_learning_rate: float
+    ) -> LearningRateSchedule:
+        """Linear warmup to ``peak``, then a straight line down to ``min_learning_rate``.
+
+        Rate of step s, with w warmup steps and S steps: ``peak * (s / w)`` for s <= w, and
+        ``low + (peak - low) * ((S - s) / (S - w))`` after that; the last rate is ``low`` exactly.
+        """
+        last, w = whole_number("steps", steps), whole_number("warmup_steps", warmup_steps)
+        return cls.warmup_stable_decay(peak, w, last, max(0, last - w), min_learning_rate)
+
+    @classmethod
+    def warmup_stable_decay(
+        cls,
+        peak: float,
+        warmup_steps: int,
+        steps: int,
+        decay_steps: int,
+        min_learning_rate: float,
+    ) -> LearningRateSchedule:
+        """Linear warmup, a long stretch at ``peak``, and a straight line down at the end.
+
+        Rate of step s, with w warmup steps, S steps and d decay steps: ``peak * (s / w)`` for
+        s <= w; ``peak`` up to step S - d; ``low + (peak - low) * ((S - s) / d)`` after that.  Where
+        warmup and decay overlap, the warmup comes first.
+
+        Notes
+        -----
+        The shape of Hu et al., "MiniCPM" (2024), with a linear decay.
+        """
+        peak, low = positive("peak", peak), positive("min_learning_rate", min_learning_rate)
+        w, last = whole_number("warmup_steps", warmup_steps), whole_number("steps", steps)
+        d = whole_number("decay_steps", decay_steps)
+
+        def rate(s: int) -> float:
+            if s <= w:
+                return peak * (s / w)
+            if s <= last - d:
+                return peak
+            return low + (peak - low) * ((last - s) / d)
+
+        return cls(rate(s) for s in range(1, last + 1))
+
     def steps(self) -> int:
         """Number of updates."""
         return len(self._rates)

@@ -163,6 +163,34 @@ def test_warmup_and_cosine() -> None:
     assert LearningRateSchedule.warmup_cosine(peak, 9, 4, low).steps() == 4
 
 
+def test_warmup_and_a_straight_line() -> None:
+    peak, low, warmup, steps = 3e-3, 3e-4, 5, 50
+    rates = LearningRateSchedule.warmup_linear(peak, warmup, steps, low).rates()
+    assert rates[:5] == tuple(peak * (s / 5) for s in range(1, 6))
+    assert (rates[4], rates[-1]) == (peak, low)
+    with mp.workdps(40):
+        for step in range(warmup + 1, steps + 1):
+            closed = low + (mpf(peak) - low) * (steps - step) / (steps - warmup)
+            assert abs(rates[step - 1] - closed) < 1e-17
+    assert LearningRateSchedule.warmup_linear(peak, 0, 1, low).rates() == (low,)
+    assert LearningRateSchedule.warmup_linear(peak, 9, 4, low).rates() == tuple(
+        peak * (s / 9) for s in range(1, 5)
+    )
+
+
+def test_warmup_then_stable_then_decay() -> None:
+    peak, low = 0.7, 0.1
+    rates = LearningRateSchedule.warmup_stable_decay(peak, 3, 12, 4, low).rates()
+    assert rates[:3] == (peak * (1 / 3), peak * (2 / 3), peak)
+    assert rates[3:8] == (peak,) * 5
+    assert rates[8:] == tuple(low + (peak - low) * (k / 4) for k in (3, 2, 1, 0))
+    assert rates[-1] == low
+    never = LearningRateSchedule.warmup_stable_decay(peak, 0, 5, 0, low)
+    assert never == LearningRateSchedule.constant(peak, 5)
+    only = LearningRateSchedule.warmup_stable_decay(peak, 2, 6, 6, low).rates()
+    assert only == (peak * 0.5, peak, *(low + (peak - low) * (k / 6) for k in (3, 2, 1, 0)))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -174,6 +202,9 @@ def test_warmup_and_cosine() -> None:
         lambda: LearningRateSchedule.warmup_inverse_sqrt(0.1, 0, 10),
         lambda: LearningRateSchedule.warmup_inverse_sqrt(NAN, 1, 10),
         lambda: LearningRateSchedule.warmup_cosine(0.1, 1, 10, 0.0),
+        lambda: LearningRateSchedule.warmup_linear(0.1, 1, 10, 0.0),
+        lambda: LearningRateSchedule.warmup_stable_decay(0.1, 1, 10, -1, 0.01),
+        lambda: LearningRateSchedule.warmup_stable_decay(0.1, 1, 10, 2, 0.0),
     ],
 )
 def test_what_is_no_number_is_refused(make: object) -> None:
