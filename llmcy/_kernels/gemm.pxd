@@ -22,6 +22,8 @@ cdef enum:
     BLOCK_M = 96
     BLOCK_N = 1024
     SMALL_OPERAND = 10000     # elements; so few stay in cache and are read where they lie
+    STREAM_ROWS = 2           # so few rows of A meet a wide B in shallow blocks
+    STREAM_K = 16
     PACK_PANELS = 4           # panels of B packed side by side
     PACK_B_FROM_ROWS = 48     # fewer rows of A than this do not pay for packing B
 
@@ -166,7 +168,10 @@ cdef inline void gemm(
     if short_rows:
         max_depth = min(BLOCK_K // row_length * row_length, k)
     else:
-        blocks = (k + BLOCK_K - 1) // BLOCK_K
+        max_depth = BLOCK_K
+        if m <= STREAM_ROWS and n >= BLOCK_N and b_col == 1 and ending != ADD_ROWS:
+            max_depth = STREAM_K  # B is used once or twice only: read its long rows in long pieces
+        blocks = (k + max_depth - 1) // max_depth
         max_depth = (k + blocks - 1) // blocks
     packed_a = packed_b + partial_row * max_depth
     partial = packed_a + max_height * max_depth

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmcy import _kernels
+from llmcy import _kernels, kernels
 from llmcy.errors import DTypeError, RangeError, ShapeError
 from llmcy.kernels.attention import attention, attention_backward
 from tests.oracle import attention as oracle
@@ -77,11 +77,40 @@ def test_values_behind_the_mask_are_never_read(isa, dtype):
     assert_same_bits(attention(q, k, v, 2)[:, :41], clean[:, :41])
 
 
+def test_products_that_overflow_behind_the_mask_do_not_matter(isa, dtype):
+    d_out, q, k, v = inputs(4, 1, 21, 1, 6, dtype, "plain")
+    large = 2.0 ** (np.finfo(dtype).maxexp * 0.6)
+    for early, late in ((d_out, v), (q, k)):
+        early[:, 0] *= large
+        late[:, -1] *= large
+    gradients = oracle.attention_backward(d_out, q, k, v, 1)
+    assert np.isfinite(gradients).all()
+    for actual, expected in zip(attention_backward(d_out, q, k, v, 1), gradients, strict=True):
+        assert_same_bits(actual, expected)
+    assert_same_bits(attention(q, k, v, 1), oracle.attention(q, k, v, 1))
+
+
 def test_equal_scores_share_the_weight_exactly(isa, dtype):
     v = np.arange(8, dtype=dtype).reshape(1, 4, 2)
     q = np.zeros_like(v)
     out = attention(q, q, v, 1)[0].tolist()
     assert [out[0], out[1], out[3]] == [[0.0, 1.0], [1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("T", [2, 18, 50])
+def test_probabilities_are_those_of_the_causal_softmax(isa, dtype, T):
+    """With the unit matrix as values the result is the matrix of probabilities."""
+    _, q, k, _ = inputs(8, 1, T, 1, T, dtype, "plain")
+    scale = dtype.type(1) / np.sqrt(dtype.type(T))
+    scores = kernels.scale(kernels.matmul(q, k, transpose_b=True), float(scale))
+    unit = np.eye(T, dtype=dtype)[None]
+    assert_same_bits(attention(q, k, unit, 1), kernels.causal_softmax(scores))
+    d_p = filled(np.random.default_rng(1), (1, T, T), dtype)
+    d_r = kernels.scale(
+        kernels.causal_softmax_backward(kernels.causal_softmax(scores), d_p), float(scale)
+    )
+    d_q, _, _ = attention_backward(d_p, q, k, unit, 1)
+    assert_same_bits(d_q, kernels.matmul(d_r, k))
 
 
 BAD_CALLS = [
