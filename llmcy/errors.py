@@ -518,6 +518,8 @@ class RunError(LlmcyError, RuntimeError):
     """Run folders and model files."""
 
     KINDS = {
+        "NotTheSameKind": ("folder", "file"),
+        "CorruptRecord": ("path", "line"),
         "FolderNotEmpty": ("path",),
         "Io": ("operation", "path"),
         "NotARun": ("path",),
