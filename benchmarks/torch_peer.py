@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.cases import StepCase
+from llmcy.bench.cases import StepCase
 
 
 class Norm(nn.Module):

@@ -84,3 +84,11 @@ SQUARES = tuple(
     for size in (16, 32, 48, 64, 96, 128, 256, 512, 1024)
     for form in ("nn", "nt", "tn")
 )
+
+
+def step_case(name: str) -> StepCase:
+    """The training step of that name."""
+    for case in STEPS:
+        if case.name == name:
+            return case
+    raise ValueError(f"no training step {name!r}; there are {[case.name for case in STEPS]}")

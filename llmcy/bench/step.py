@@ -1,0 +1,38 @@
+"""One training step of a decoder on a fixed batch: what a benchmark of training repeats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmcy.bench.cases import StepCase
+from llmcy.model import Decoder
+from llmcy.optim import AdamW, AdamWConfig, ParameterGroups, clip_grad_norm
+
+__all__ = ["TrainingStep"]
+
+MAX_GRAD_NORM = 1.0
+
+
+class TrainingStep:
+    """Forward, backward, clipping, AdamW and clearing, on one batch of random tokens.
+
+    Calling it does one step and returns the loss before the update.
+    """
+
+    def __init__(self, case: StepCase, dtype: str) -> None:
+        self.model = Decoder.initialize(case.config(dtype), 1)
+        names = [name for name, _ in self.model.named_parameters()]
+        self.optimizer = AdamW(AdamWConfig(1e-3), ParameterGroups.from_rule(names))
+        draw = np.random.default_rng(0)
+        shape = (case.batch_size, case.context_length)
+        self.inputs = draw.integers(0, case.vocab_size, shape)
+        self.targets = draw.integers(0, case.vocab_size, shape)
+
+    def __call__(self) -> float:
+        loss = self.model.loss(self.inputs, self.targets)
+        loss.backward()
+        named = self.model.named_parameters()
+        clip = clip_grad_norm(named, MAX_GRAD_NORM)
+        self.optimizer.step(named, transform=clip.transform)
+        self.model.zero_grad()
+        return float(loss.item())
