@@ -35,6 +35,7 @@ PLAIN_MODULES = [  # integers and plumbing: one build
     "arrays",
     "bpe_encode",
     "bpe_learn",
+    "calls",
     "checksum",
     "cpu",
     "cr_exact",

@@ -8,9 +8,10 @@ def cross_entropy(
     losses: NDArray[Any],
     log_tails: NDArray[Any],
     tops: NDArray[Any],
+    mean: NDArray[Any],
     p: NDArray[Any] | None,
     n_threads: int,
-) -> float: ...
+) -> None: ...
 def cross_entropy_backward(
     logits: NDArray[Any],
     targets: NDArray[Any],

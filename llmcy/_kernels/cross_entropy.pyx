@@ -117,13 +117,14 @@ cdef double _mean(
 def cross_entropy(
     cnp.ndarray logits, cnp.ndarray targets,                            # IN
     cnp.ndarray losses, cnp.ndarray log_tails, cnp.ndarray tops,        # OUT, (N,) float64
+    cnp.ndarray mean,                                                   # OUT, () float64
     object p,                                                           # OUT or None
     int n_threads,
-) -> float:
-    """The mean; the row losses and their parts go to the arrays."""
+):
+    """The mean, and the row losses with their parts."""
     cdef Job job
     cdef Py_ssize_t N = cnp.PyArray_SIZE(targets)
-    cdef double mean
+    cdef double* out = <double*>cnp.PyArray_DATA(mean)
     cdef int status
     job.logits = <const real*>cnp.PyArray_DATA(logits)
     job.targets = <const i64*>cnp.PyArray_DATA(targets)
@@ -136,12 +137,11 @@ def cross_entropy(
         status = parallel_for(
             _losses, &job, N, row_grain(8 * job.V), ROWS * job.V * sizeof(real), n_threads
         )
-        mean = _mean(
+        out[0] = _mean(
             job.logits, job.targets, job.losses, job.log_tails, job.tops, N, job.V
         )
     if status != 0:
         raise MemoryError("scratch memory of cross_entropy")
-    return mean
 
 
 def cross_entropy_backward(

@@ -6,6 +6,8 @@
 ``multiply_backward``  d_a[i] = 0 + d[i] * b[i],  d_b[i] = 0 + d[i] * a[i]
 ``scale``              out[i] = x[i] * s
 ``scale_backward``     d_x[i] = 0 + d[i] * s
+``clear``              x[i] = 0
+``copy``               into[i] = x[i]
 
 Every operation is rounded once (numerics contract, section 1), so any order over elements gives
 the same bits.  The sums with +0 stand for buffers that start at +0 and receive a contribution
@@ -13,6 +15,7 @@ the same bits.  The sums with +0 stand for buffers that start at +0 and receive 
 """
 
 cimport numpy as cnp
+from libc.string cimport memcpy, memset
 
 from llmcy._kernels.order cimport GRAIN
 from llmcy._kernels.pool cimport parallel_for
@@ -141,6 +144,37 @@ def scale_backward(cnp.ndarray d, real s, cnp.ndarray d_x, int n_threads):  # IN
         parallel_for(_scale_backward, &job, n, GRAIN, 0, n_threads)
 
 
+cdef void _clear(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Job* job = <Job*>ctx
+    memset(job.out + lo, 0, (hi - lo) * sizeof(real))
+
+
+cdef void _copy(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Job* job = <Job*>ctx
+    memcpy(job.out + lo, job.a + lo, (hi - lo) * sizeof(real))
+
+
+def clear(cnp.ndarray x, int n_threads):  # OUT
+    cdef Job job = _job(x, x, x, 0)
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(x)
+    with nogil:
+        parallel_for(_clear, &job, n, GRAIN, 0, n_threads)
+
+
+def copy(cnp.ndarray into, cnp.ndarray x, int n_threads):  # OUT, IN
+    cdef Job job = _job(x, x, into, 0)
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(into)
+    with nogil:
+        parallel_for(_copy, &job, n, GRAIN, 0, n_threads)
+
+
+def copy_all(tuple into, tuple xs, int n_threads):  # OUT, IN
+    """``copy`` for each pair."""
+    cdef cnp.ndarray target, source
+    for target, source in zip(into, xs):
+        copy(target, source, n_threads)
+
+
 cdef struct Search:
     const real* values
     int bad             # set, never cleared, by any thread that meets one
@@ -177,3 +211,21 @@ def first_non_finite(cnp.ndarray x, int n_threads) -> int:  # IN
                     found = i
                     break
     return found
+
+
+def first_with_non_finite(tuple xs) -> int:  # IN
+    """Index of the first of several small arrays that holds a NaN or an infinity, or -1."""
+    cdef Py_ssize_t k, i, n
+    cdef const real* values
+    cdef cnp.ndarray x
+    cdef int bad
+    for k in range(len(xs)):
+        x = xs[k]
+        values = <const real*>cnp.PyArray_DATA(x)
+        n = cnp.PyArray_SIZE(x)
+        bad = 0
+        for i in range(n):
+            bad |= not is_finite_real(values[i])
+        if bad:
+            return k
+    return -1

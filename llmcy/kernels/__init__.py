@@ -22,6 +22,7 @@ from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
 from llmcy.kernels.elementwise import (
     accumulate,
     add,
+    copy,
     first_non_finite,
     multiply,
     multiply_backward,
@@ -32,6 +33,7 @@ from llmcy.kernels.embedding import embedding, embedding_backward
 from llmcy.kernels.grad_norm import GradNorm, grad_norm
 from llmcy.kernels.matmul import matmul, matmul_d_weight
 from llmcy.kernels.memory import empty, empty_like, release_memory, zeros
+from llmcy.kernels.recording import RecordedCalls, Recording
 from llmcy.kernels.reduce import mean, mean_backward, sum, sum_backward, sum_rows
 from llmcy.kernels.rms_norm import RmsNorm, rms_norm, rms_norm_backward
 from llmcy.kernels.rope import rope, rope_table
@@ -50,6 +52,8 @@ __all__ = [
     "AdamWUpdate",
     "GradNorm",
     "NonFiniteStage",
+    "RecordedCalls",
+    "Recording",
     "RmsNorm",
     "accumulate",
     "adamw_stages",
@@ -59,6 +63,7 @@ __all__ = [
     "attention_backward",
     "causal_softmax",
     "causal_softmax_backward",
+    "copy",
     "cos",
     "cross_entropy",
     "cross_entropy_backward",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
 __all__ = ["cross_entropy", "cross_entropy_backward", "cross_entropy_row_losses"]
@@ -28,13 +28,17 @@ def _checked(logits: Array, targets: Array) -> int:
 
 
 def _run(
-    logits: Array, targets: Array, n: int, probabilities: Array | None, n_threads: int | None
-) -> tuple[float, Array]:
-    losses, log_tails, tops = (np.empty(n, np.float64) for _ in range(3))
-    mean: float = for_dtype(logits.dtype).cross_entropy.cross_entropy(
-        logits, targets, losses, log_tails, tops, probabilities, resolve_threads(n_threads)
+    logits: Array,
+    targets: Array,
+    losses: Array,
+    mean: Array,
+    probabilities: Array | None,
+    n_threads: int | None,
+) -> None:
+    log_tails, tops = (empty(losses.shape, check.FLOAT64) for _ in range(2))
+    for_dtype(logits.dtype).cross_entropy.cross_entropy(
+        logits, targets, losses, log_tails, tops, mean, probabilities, resolve_threads(n_threads)
     )
-    return mean, losses
 
 
 def cross_entropy(
@@ -43,6 +47,7 @@ def cross_entropy(
     *,
     probabilities: Array | None = None,
     row_losses: Array | None = None,
+    out: Array | None = None,
     n_threads: int | None = None,
 ) -> float:
     """Mean over all rows of ``-log(softmax(logits)[target])``.
@@ -57,6 +62,8 @@ def cross_entropy(
         An array like ``logits`` that receives the softmax, for :func:`cross_entropy_backward`.
     row_losses
         A float64 array (N,) that receives the loss of every row.
+    out
+        A float64 array () that receives the mean as well.
     n_threads
         Threads to use; no result depends on it.
 
@@ -90,11 +97,14 @@ def cross_entropy(
             (("logits", logits), ("targets", targets)),
         )  # fmt: skip
     if row_losses is not None:
-        check.updated("row_losses", row_losses, check.FLOAT64, (n,), (("logits", logits),))
-    mean, losses = _run(logits, targets, n, probabilities, n_threads)
-    if row_losses is not None:
-        row_losses[:] = losses
-    return mean
+        check.updated(
+            "row_losses", row_losses, check.FLOAT64, (n,),
+            (("logits", logits), ("targets", targets)),
+        )  # fmt: skip
+    losses = empty((n,), check.FLOAT64) if row_losses is None else row_losses
+    out = check.output(out, check.FLOAT64, (), (("logits", logits), ("targets", targets)))
+    _run(logits, targets, losses, out, probabilities, n_threads)
+    return float(out)
 
 
 def cross_entropy_row_losses(
@@ -105,7 +115,9 @@ def cross_entropy_row_losses(
     Added in order from +0 and divided by N they give the mean.
     """
     n = _checked(logits, targets)
-    return _run(logits, targets, n, None, n_threads)[1]
+    losses = empty((n,), check.FLOAT64)
+    _run(logits, targets, losses, empty((), check.FLOAT64), None, n_threads)
+    return losses
 
 
 def cross_entropy_backward(

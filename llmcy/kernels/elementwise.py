@@ -13,6 +13,7 @@ from llmcy._threads import resolve_threads
 __all__ = [
     "accumulate",
     "add",
+    "copy",
     "first_non_finite",
     "multiply",
     "multiply_backward",
@@ -62,6 +63,14 @@ def accumulate(into: Array, x: Array, *, n_threads: int | None = None) -> Array:
     check.updated("into", into, into.dtype, into.shape, (("x", x),), in_place=True)
     for_dtype(x.dtype).elementwise.accumulate(into, x, resolve_threads(n_threads))
     return into
+
+
+def copy(x: Array, *, out: Array | None = None, n_threads: int | None = None) -> Array:
+    """The elements of ``x`` in ``out``, or in a new array."""
+    check.float_array("x", x)
+    out = check.output(out, x.dtype, x.shape, (("x", x),))
+    for_dtype(x.dtype).elementwise.copy(out, x, resolve_threads(n_threads))
+    return out
 
 
 def multiply(

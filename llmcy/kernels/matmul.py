@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check, _kernels
+from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
 __all__ = ["matmul", "matmul_d_weight"]
@@ -79,7 +79,7 @@ def matmul(
     wanted = (n, k) if tb else (k, n)
     _check.like("b", b, a.dtype, wanted if shared else lead + wanted)
     if out is None:
-        result = np.empty((*lead, m, n), a.dtype)
+        result = empty((*lead, m, n), a.dtype)
     else:
         result = _check.output(out, a.dtype, (*lead, m, n), (("a", a), ("b", b)))
     batch = math.prod(lead)

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from llmcy._kernels import for_dtype
 from llmcy._kernels import memory as _memory
+from llmcy._threads import num_threads
 
 __all__ = ["empty", "empty_like", "release_memory", "zeros"]
 
@@ -39,7 +41,10 @@ def empty_like(array: Array) -> Array:
 def zeros(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> Array:
     """An array of +0, like :func:`numpy.zeros`, in the memory of :func:`empty`."""
     array = empty(shape, dtype)
-    array.fill(0)
+    if array.dtype == np.float64 or array.dtype == np.float32:
+        for_dtype(array.dtype).elementwise.clear(array, num_threads())
+    else:
+        array.fill(0)
     return array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from numpy.typing import NDArray
 
@@ -49,6 +50,32 @@ class Parameter(Tensor):
         return f"Parameter({self.name!r}, shape={self.shape}, dtype={self.dtype})"
 
 
+class Wiring:
+    """Every attribute of a module and its layers at one time.
+
+    Attributes
+    ----------
+    named
+        Path and node of every parameter in stable order.
+    """
+
+    __slots__ = ("_attributes", "named")
+
+    def __init__(self, module: Module) -> None:
+        self.named = tuple(module._walk(""))
+        self._attributes = [(vars(m), tuple(vars(m).values())) for m in module._layers()]
+        if any(isinstance(v, list) for _, values in self._attributes for v in values):
+            self._attributes = []  # a list can change and stay the same object
+
+    def holds(self) -> bool:
+        """Is everything still the same?"""
+        attributes = self._attributes
+        return bool(attributes) and all(tuple(held.values()) == v for held, v in attributes)
+
+
+_wirings: WeakKeyDictionary[Module, Wiring] = WeakKeyDictionary()
+
+
 class Module:
     """A layer: parameters and other layers as plain attributes.
 
@@ -57,7 +84,21 @@ class Module:
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
         """Path and node of every parameter in stable order: a new list of the very nodes in use."""
-        return list(self._walk(""))
+        return list(self.wiring().named)
+
+    def wiring(self) -> Wiring:
+        """How this module is put together now; the same object as long as nothing changes."""
+        wiring = _wirings.get(self)
+        if wiring is None or not wiring.holds():
+            wiring = _wirings[self] = Wiring(self)
+        return wiring
+
+    def _layers(self) -> Iterator[Module]:
+        yield self
+        for value in vars(self).values():
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, Module):
+                    yield from item._layers()
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
         for name, value in vars(self).items():

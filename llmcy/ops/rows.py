@@ -77,10 +77,9 @@ def cross_entropy(
     array = logits._value.array
     # kept for the gradient, which would have to compute all exponentials again
     p = kernels.empty_like(array) if logits._requires_grad and is_recording() else None
-    mean = kernels.cross_entropy(array, ids, probabilities=p, row_losses=row_losses)
-    return record(
-        "cross_entropy", np.array(mean), (logits,), _cross_entropy_backward, (ids, n_total, p)
-    )
+    mean = kernels.empty(())
+    kernels.cross_entropy(array, ids, probabilities=p, row_losses=row_losses, out=mean)
+    return record("cross_entropy", mean, (logits,), _cross_entropy_backward, (ids, n_total, p))
 
 
 def _cross_entropy_backward(node: Node, d_out: Array, to: BackwardPass) -> None:

@@ -58,7 +58,7 @@ class BackwardPass:
         ``last`` says that the rule is done with ``d_out``; otherwise a copy is taken.
         """
         if operand._requires_grad:
-            self._receive(operand, d_out if last else d_out.copy())
+            self._receive(operand, d_out if last else kernels.copy(d_out))
 
     def _key(self, operand: Tensor) -> Node | Tensor:
         if operand._node is not None:

@@ -12,7 +12,7 @@ from llmcy.errors import AutodiffError
 __all__ = ["ReadLease", "Value", "WriteLease"]
 
 Array = NDArray[Any]
-_WRITING = -1
+WRITING = -1
 
 
 class Value:
@@ -61,7 +61,7 @@ class ReadLease:
 
     def __init__(self, value: Value) -> None:
         self._value = None
-        if value.leases == _WRITING:
+        if value.leases == WRITING:
             raise AutodiffError(
                 "ValueBeingWritten", "a value cannot be borrowed while it is being written"
             )
@@ -126,7 +126,7 @@ class WriteLease:
             raise AutodiffError(
                 "ParameterValueBorrowed", f"the value is held by {who}", borrows=borrows
             )
-        value.leases = _WRITING
+        value.leases = WRITING
         self._value = value
 
     @property

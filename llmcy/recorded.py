@@ -1,0 +1,153 @@
+"""Training steps of small models without the tape's cost: recorded once, then made again.
+
+A model of some hundred parameters spends nearly all of a step in Python: checking, recording,
+choosing kernels.  For one model and one batch shape all of that has the same outcome every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from llmcy.kernels import Recording
+from llmcy.model import Decoder
+from llmcy.nn.module import Wiring
+from llmcy.ops.ids import as_ids
+from llmcy.tape import RecordedPass, Tensor, ready_to_record
+
+__all__ = ["RECORDING_BYTES", "RecordedStep"]
+
+RECORDING_BYTES = 64 * 2**20
+"""Arrays of recorded steps may take this much memory for one model."""
+
+TokenIds = NDArray[np.int64]
+
+
+class RecordedStep:
+    """Loss and gradients of batches, with the bits of ``model.loss(...).backward()``.
+
+    The first batch of a shape goes through the ordinary tape, which is listened to; later ones
+    repeat the compiled calls alone, as long as model, instruction set and number of threads stay as
+    they were and all gradients are cleared.  Whenever a batch cannot be repeated, or meets a value
+    that is not finite, it goes through the ordinary tape, which then says what is wrong.
+
+    Parameters
+    ----------
+    model
+        Its parameters receive the gradients.  Repeating is for a plain :class:`Decoder`: one whose
+        ``loss`` or ``forward`` has been replaced always uses the tape.
+    limit
+        Bytes of arrays that recorded steps may keep.  A step that needs more is not recorded.
+
+    Notes
+    -----
+    A repeated step writes the gradients into the arrays of the step before: copy what is to be
+    kept.
+
+    Examples
+    --------
+    >>> step = RecordedStep(model)
+    >>> for inputs, targets in batches:
+    ...     loss = step.run(inputs, targets)
+    ...     optimizer.step(model.named_parameters())
+    ...     model.zero_grad()
+    """
+
+    def __init__(self, model: Decoder, *, limit: int = RECORDING_BYTES) -> None:
+        self._model = model
+        self._left = limit
+        self._wiring: Wiring | None = None
+        self._steps: dict[tuple[int, ...], tuple[TokenIds, TokenIds, RecordedPass] | None] = {}
+
+    def run(
+        self,
+        inputs: ArrayLike,
+        targets: ArrayLike,
+        *,
+        check: Callable[[Tensor], object] | None = None,
+    ) -> float:
+        """The loss of a batch; its gradients are added to those of the parameters.
+
+        Parameters
+        ----------
+        inputs, targets
+            Token ids (B, T).
+        check
+            Called with the loss of an ordinary pass before it goes backward.
+
+        Raises
+        ------
+        ModelError, AutodiffError
+            As :meth:`Decoder.loss` and :meth:`Tensor.backward`; no gradient has then changed.
+        """
+        value = self._repeat(inputs, targets)
+        if value is None:
+            value = self._pass(inputs, targets, check)
+        return value
+
+    def _repeat(self, inputs: ArrayLike, targets: ArrayLike) -> float | None:
+        if not (isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray)):
+            return None
+        shape = inputs.shape
+        step = self._steps.get(shape)
+        if step is None or targets.shape != shape:
+            return None
+        fixed_inputs, fixed_targets, both = step
+        if (
+            inputs.dtype != fixed_inputs.dtype
+            or targets.dtype != fixed_targets.dtype
+            or not _is_plain(self._model)
+            or self._model.wiring() is not self._wiring
+            or not (both.fits() and both.ready())
+        ):
+            return None
+        fixed_inputs[...] = inputs
+        fixed_targets[...] = targets
+        return both.run()
+
+    def _pass(
+        self, inputs: ArrayLike, targets: ArrayLike, check: Callable[[Tensor], object] | None
+    ) -> float:
+        model = self._model
+        wiring = model.wiring()
+        if wiring is not self._wiring or not all(s[2].fits() for s in self._steps.values() if s):
+            self._left += sum(step[2].nbytes for step in self._steps.values() if step)
+            self._steps = {}  # nothing recorded can be of use again
+            self._wiring = wiring
+        leaves = [parameter for _, parameter in wiring.named]
+        shape = np.shape(inputs)
+        if shape in self._steps or not _is_plain(model) or not ready_to_record(leaves):
+            return _ordinary(model, inputs, targets, check).item()
+        fixed = as_ids("inputs", inputs).copy(), as_ids("targets", targets).copy()
+        with Recording(self._left) as recording:
+            loss = _ordinary(model, *fixed, check)
+        calls = recording.finish()
+        self._steps[shape] = None  # not to be tried again
+        if calls is not None:
+            both = RecordedPass(calls, loss, leaves)
+            self._steps[shape] = (*fixed, both)
+            self._left -= both.nbytes
+        return loss.item()
+
+
+def _ordinary(
+    model: Decoder,
+    inputs: ArrayLike,
+    targets: ArrayLike,
+    check: Callable[[Tensor], object] | None,
+) -> Tensor:
+    loss = model.loss(inputs, targets)
+    if check is not None:
+        check(loss)
+    loss.backward()
+    return loss
+
+
+_METHODS = Decoder.loss, Decoder.forward
+
+
+def _is_plain(model: Decoder) -> bool:
+    """Is this a decoder whose computation is the one of this package?"""
+    return type(model) is Decoder and (Decoder.loss, Decoder.forward) == _METHODS

@@ -1,0 +1,233 @@
+"""Recorded steps against the ordinary tape: bits, and everything that must bring the tape back."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from llmcy import _kernels, available_isas, kernels, ops
+from llmcy._threads import num_threads, set_num_threads
+from llmcy.config import ModelConfig
+from llmcy.errors import AutodiffError, ModelError
+from llmcy.model import Decoder
+from llmcy.optim import AdamW, AdamWConfig, clip_grad_norm
+from llmcy.recorded import RecordedStep
+from llmcy.tape import Tensor, no_grad
+
+CONFIG = ModelConfig(vocab_size=9, d_model=12, n_heads=2, n_layers=2, d_ff=10, max_seq_len=7)
+
+
+def model(dtype: str = "float64") -> Decoder:
+    return Decoder.initialize(ModelConfig.from_dict(CONFIG.to_dict() | {"dtype": dtype}), seed=5)
+
+
+def batch(rng: np.random.Generator, rows: int = 3, tokens: int = 5) -> tuple[np.ndarray, ...]:
+    return tuple(rng.integers(0, CONFIG.vocab_size, (2, rows, tokens)))
+
+
+def gradients(of: Decoder) -> list[bytes]:
+    return [parameter.grad.tobytes() for _, parameter in of.named_parameters()]
+
+
+def ordinary(of: Decoder, inputs: np.ndarray, targets: np.ndarray) -> float:
+    loss = of.loss(inputs, targets)
+    loss.backward()
+    return loss.item()
+
+
+@pytest.fixture
+def tape_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has one entry for every pass through the ordinary tape from now on."""
+    calls: list[int] = []
+    original = Tensor.backward
+
+    def counted(self: Tensor, *arguments: object, **named: object) -> None:
+        calls.append(1)
+        original(self, *arguments, **named)
+
+    monkeypatch.setattr(Tensor, "backward", counted)
+    return calls
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("isa", available_isas())
+def test_many_updates_have_the_bits_of_the_tape(isa: str, dtype: str, tape_calls) -> None:
+    with _kernels.use_isa(isa):
+        a, b = model(dtype), model(dtype)
+        optimizers = AdamW(AdamWConfig(0.01)), AdamW(AdamWConfig(0.01))
+        step = RecordedStep(b)
+        rng = np.random.default_rng(0)
+        for update in range(12):
+            inputs, targets = batch(rng, rows=3 if update % 3 else 2)
+            assert ordinary(a, inputs, targets) == step.run(inputs, targets)
+            assert gradients(a) == gradients(b)
+            for m, optimizer in zip((a, b), optimizers, strict=True):
+                named = m.named_parameters()
+                optimizer.step(named, transform=clip_grad_norm(named, 0.5).transform)
+                m.zero_grad()
+        assert len(tape_calls) == 12 + 2  # one for each shape of b
+
+
+def test_gradients_are_added_to_those_that_were_not_cleared(tape_calls) -> None:
+    a, b = model(), model()
+    step = RecordedStep(b)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        pair = batch(rng)
+        assert ordinary(a, *pair) == step.run(*pair)
+        assert gradients(a) == gradients(b)
+    assert len(tape_calls) == 6
+
+
+def recorded(of: Decoder) -> RecordedStep:
+    step = RecordedStep(of)
+    step.run(*batch(np.random.default_rng(2)))
+    of.zero_grad()
+    return step
+
+
+def test_a_token_out_of_range_is_an_error_and_changes_nothing() -> None:
+    m = model()
+    step = recorded(m)
+    inputs, targets = batch(np.random.default_rng(3))
+    for wrong in (inputs, targets):
+        keep = wrong[1, 2]
+        for token in (CONFIG.vocab_size, -1, 2**62):
+            wrong[1, 2] = token
+            with pytest.raises(ModelError) as caught:
+                step.run(inputs, targets)
+            assert (caught.value.kind, caught.value.index) == ("TokenOutOfBounds", 7)
+        wrong[1, 2] = keep
+    assert all(parameter.grad_is_zero for _, parameter in m.named_parameters())
+    assert step.run(inputs, targets) == ordinary(model(), inputs, targets)
+
+
+@pytest.mark.parametrize("name", ["token_embedding.weight", "final_norm.gain"])
+def test_a_value_that_is_not_finite_is_reported_by_the_tape(name: str) -> None:
+    m, other = model(), model()
+    step = recorded(m)
+    pair = batch(np.random.default_rng(4))
+    errors = []
+    for of, run in ((m, step.run), (other, lambda *pair: ordinary(other, *pair))):
+        parameter = dict(of.named_parameters())[name]
+        parameter.assign(np.full(parameter.shape, 1.7e308))
+        with pytest.raises(AutodiffError) as caught:
+            run(*pair)
+        errors.append((caught.value.kind, str(caught.value)))
+    assert errors[0] == errors[1]
+    assert all(parameter.grad_is_zero for _, parameter in m.named_parameters())
+
+
+def test_a_replaced_layer_or_parameter_is_noticed(tape_calls) -> None:
+    m = model()
+    step = recorded(m)
+    pair = batch(np.random.default_rng(5))
+    other = Decoder.initialize(CONFIG, seed=6)
+    m.blocks[1].ffn.up = other.blocks[0].ffn.up
+    m.final_norm.gain = other.final_norm.gain
+    m.blocks[0].ffn_norm.eps = 0.5
+    for _ in range(2):
+        loss = step.run(*pair)
+        found = gradients(m)
+        m.zero_grad()
+        assert loss == ordinary(m, *pair)
+        assert found == gradients(m)
+        m.zero_grad()
+    assert len(tape_calls) == 1 + 1 + 2
+
+
+def test_another_loss_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = model()
+    step = recorded(m)
+    pair = batch(np.random.default_rng(6))
+    expected = ordinary(model(), *pair)
+    original = Decoder.loss
+    monkeypatch.setattr(Decoder, "loss", lambda *batch: ops.scale(original(*batch), 2.0))
+    assert step.run(*pair) == expected * 2.0
+
+
+def test_other_threads_and_instruction_sets_are_recorded_anew(tape_calls) -> None:
+    m = model()
+    step = recorded(m)
+    pair = batch(np.random.default_rng(7))
+    before = num_threads()
+    losses = set()
+    try:
+        for n_threads in (before + 1, before + 1, before):
+            set_num_threads(n_threads)
+            losses.add(step.run(*pair))
+            m.zero_grad()
+    finally:
+        set_num_threads(before)
+    assert len(tape_calls) == 3
+    with _kernels.use_isa(available_isas()[0]):
+        losses.add(step.run(*pair))
+        m.zero_grad()
+    assert len(losses) == 1
+
+
+def test_no_grad_and_lists_go_through_the_tape() -> None:
+    m = model()
+    step = recorded(m)
+    inputs, targets = batch(np.random.default_rng(8))
+    with no_grad(), pytest.raises(AutodiffError):
+        step.run(inputs, targets)
+    assert step.run(inputs.tolist(), targets.tolist()) == ordinary(model(), inputs, targets)
+    with pytest.raises(ModelError):
+        step.run(inputs, targets[:2])
+
+
+def test_large_steps_are_not_kept(tape_calls) -> None:
+    m = model()
+    step = RecordedStep(m, limit=10_000)
+    rng = np.random.default_rng(9)
+    for _ in range(3):
+        step.run(*batch(rng))
+        m.zero_grad()
+    assert len(tape_calls) == 3
+
+
+def test_calls_of_another_thread_are_not_recorded() -> None:
+    x = np.ones(3)
+    with kernels.Recording(1000) as recording:
+        kernels.add(x, x)
+        other = threading.Thread(target=lambda: [kernels.multiply(x, x) for _ in range(5)])
+        other.start()
+        other.join()
+        with kernels.Recording(1000) as second:
+            kernels.add(x, x)
+        assert second.finish() is None
+    calls = recording.finish()
+    assert calls is not None
+    assert len(calls) == 2
+    kernels.add(x, x)  # no longer listened to
+    assert len(calls) == 2
+
+
+def test_a_recording_repeats_work_on_new_numbers() -> None:
+    x, total = np.array([1.0, 2.0]), np.empty(2)
+    with kernels.Recording(1000) as recording:
+        kernels.multiply(x, x, out=total)
+        kernels.accumulate(total, x)
+        assert kernels.first_non_finite(total) == -1
+    calls = recording.finish()
+    assert calls is not None
+    x[:] = 3.0, 4.0
+    assert calls.run()
+    assert total.tolist() == [12.0, 20.0]
+    x[1] = np.inf
+    assert not calls.run()
+
+
+def fail_after(_: np.ndarray) -> None:
+    raise RuntimeError
+
+
+def test_a_failed_recording_gives_nothing() -> None:
+    recording = kernels.Recording(1000)
+    with pytest.raises(RuntimeError), recording:
+        fail_after(kernels.add(np.ones(2), np.ones(2)))
+    assert recording.finish() is None
+    with kernels.Recording(1000) as again:
+        kernels.add(np.ones(2), np.ones(2))
+    assert again.finish() is not None
