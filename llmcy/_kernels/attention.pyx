@@ -16,7 +16,7 @@ and backward, probabilities computed again instead of kept:
     d_k[j, e]   = fold over i >= j of q[i, e] * d_r[i, j]
 
 (numerics contract, sections 6 and 8).  In binary32 the products are fused into
-their chains, and the softmax tail and W are binary64 chains rounded once (part two, rules 1, 2).
+their chains, and the softmax tail and W are binary64 chains rounded once (float32, rules 1 and 2).
 """
 
 cimport numpy as cnp
@@ -48,8 +48,8 @@ cdef struct Job:
 
 # A head is worked through in blocks of PANEL queries.  Scores, probabilities and their gradients of
 # a block are kept with the queries along the lanes, x[j * PANEL + l] for key j and query first + l:
-# every sum over keys is then a plain loop over j for all queries of the block at once.  A block sees
-# the keys 0 .. last query; entries behind the mask (j > first + l) are +0.
+# every sum over keys is then a plain loop over j for all queries of the block at once.  A block
+# sees the keys 0 .. last query; entries behind the mask (j > first + l) are +0.
 
 cdef inline real _score_scale(Py_ssize_t Dh) noexcept nogil:
     """The rounded reciprocal of a rounded root."""

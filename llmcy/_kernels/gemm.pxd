@@ -33,6 +33,24 @@ cdef enum Ending:
     CARRY                     # the chains in C go on
     ADD_ROWS                  # C = C + product of row 0, then + product of row 1, ...
 
+# One product on one thread.
+cdef struct Gemm:
+    Py_ssize_t m, n, k
+    const real* a
+    Py_ssize_t a_row, a_col
+    const real* b
+    Py_ssize_t b_row, b_col
+    real* c
+    Py_ssize_t c_row
+    Ending ending
+    Py_ssize_t row_length     # ADD_ROWS: positions of a row
+    bint two_level            # ... which is short, so that tiles hold several rows
+    bint pack_a, pack_b       # whether whole panels are copied, not only the last one of B
+    real* packed_a            # panels of (depth, TILE_ROWS)
+    real* packed_b            # panels of (depth, PANEL)
+    real* partial             # unfinished chains of ADD_ROWS, apart from the sums they join
+    Py_ssize_t partial_row
+
 
 cdef inline Py_ssize_t whole_panels(Py_ssize_t columns) noexcept nogil:
     """columns, rounded up to a multiple of PANEL."""
@@ -115,13 +133,89 @@ cdef inline void pack_a(
                 panel[k * TILE_ROWS + i] = a[i * a_row + k * a_col]
 
 
-cdef inline size_t gemm_scratch(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, bint add_rows) noexcept nogil:
-    """Bytes of scratch that `gemm` needs for any product up to this size."""
+cdef inline size_t gemm_scratch(
+    Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, Ending ending
+) noexcept nogil:
+    """Bytes of scratch that `gemm` needs for a product up to this size; k as passed to it."""
     cdef size_t depth = min(k, <Py_ssize_t>BLOCK_K)
     cdef size_t height = min(m, <Py_ssize_t>BLOCK_M) + TILE_ROWS
     cdef size_t width = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
-    cdef size_t partial = m * width if add_rows and k > BLOCK_K else 0
+    cdef size_t partial = m * width if ending == ADD_ROWS and k > BLOCK_K else 0
     return ((height + width) * depth + partial) * sizeof(real)
+
+
+# ---- the product -----------------------------------------------------------------------------
+cdef inline void tile_of_product(
+    Gemm* g, Py_ssize_t i, Py_ssize_t j, Py_ssize_t first_k, Py_ssize_t depth,
+    int rows, int columns, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
+    const real* b, Py_ssize_t b_row, Py_ssize_t partial_j, bint packed,
+) noexcept nogil:
+    """The tile of C at (i, j) takes the steps first_k .. first_k + depth - 1."""
+    cdef real* c = g.c + i * g.c_row + j
+    cdef real* goal = c
+    cdef const real* start = NULL
+    cdef Py_ssize_t start_row = g.c_row, goal_row = g.c_row
+    cdef bint add = False
+    if g.two_level:
+        any_two_level_tile(
+            rows, columns, depth // g.row_length, g.row_length, a, a_row, a_col, b, b_row,
+            c, g.c_row,
+        )
+        return
+    if g.ending == ADD_ROWS:
+        if first_k > 0:
+            start, start_row = g.partial + i * g.partial_row + partial_j, g.partial_row
+        add = first_k + depth == g.k
+        if not add:
+            goal, goal_row = g.partial + i * g.partial_row + partial_j, g.partial_row
+    elif g.ending == CARRY or first_k > 0:
+        start = c
+    if rows == TILE_ROWS and columns == PANEL and packed:
+        packed_tile(depth, a, b, start, start_row, goal, goal_row, add)
+    else:
+        any_tile(
+            rows, columns, depth, a, a_row, a_col, b, b_row, start, start_row, goal, goal_row, add
+        )
+
+
+cdef inline void block_of_product(
+    Gemm* g, Py_ssize_t first_i, Py_ssize_t height, Py_ssize_t first_j, Py_ssize_t width,
+    Py_ssize_t first_k, Py_ssize_t depth,
+) noexcept nogil:
+    """A block of C, tile by tile: down each panel of B, which so stays in the nearest cache."""
+    cdef const real* a = g.a + first_i * g.a_row + first_k * g.a_col
+    cdef const real* b = g.b + first_k * g.b_row + first_j * g.b_col
+    cdef const real* panel
+    cdef Py_ssize_t i, j, panel_row
+    cdef int rows, columns
+    if g.pack_a:
+        for i from 0 <= i <= height - TILE_ROWS by TILE_ROWS:
+            pack_a(depth, a + i * g.a_row, g.a_row, g.a_col, g.packed_a + i * depth)
+    for j from 0 <= j < width by PANEL:
+        columns = min(width - j, <Py_ssize_t>PANEL)
+        if g.pack_b or columns < PANEL:
+            panel, panel_row = g.packed_b + j * depth, PANEL
+        else:
+            panel, panel_row = b + j, g.b_row
+        for i from 0 <= i < height by TILE_ROWS:
+            rows = min(height - i, <Py_ssize_t>TILE_ROWS)
+            if g.pack_a and rows == TILE_ROWS:
+                tile_of_product(
+                    g, first_i + i, first_j + j, first_k, depth, rows, columns,
+                    g.packed_a + i * depth, 1, TILE_ROWS, panel, panel_row, j, g.pack_b,
+                )
+            else:
+                tile_of_product(
+                    g, first_i + i, first_j + j, first_k, depth, rows, columns,
+                    a + i * g.a_row, g.a_row, g.a_col, panel, panel_row, j, False,
+                )
+
+
+cdef inline Py_ssize_t even_blocks(Py_ssize_t n, Py_ssize_t most, Py_ssize_t unit) noexcept nogil:
+    """A multiple of `unit` that cuts n into as few blocks as `most` does, of about equal size."""
+    cdef Py_ssize_t units = (n + unit - 1) // unit
+    cdef Py_ssize_t blocks = (units * unit + most - 1) // most
+    return (units + blocks - 1) // blocks * unit
 
 
 cdef inline void gemm(
@@ -132,27 +226,12 @@ cdef inline void gemm(
 ) noexcept nogil:
     """C (m, n) = A (m, k) x B (k, n).
 
-    With ADD_ROWS the k steps are rows of `row_length` positions; either that is k, or
-    it is less than SHORT_CHAIN (and k a multiple of it).
+    With ADD_ROWS, k is one row of `row_length` positions, or any number of rows shorter than
+    SHORT_CHAIN.  One of the strides of A, and one of B, is 1.
     """
-    cdef Py_ssize_t jc, pc, ic, j, i, width, depth, height, panel_row, start_row
-    cdef Py_ssize_t max_depth, max_height, tiles, blocks, tile_row, tile_col, goal_row
-    cdef Py_ssize_t partial_row = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
-    cdef real* packed_b = <real*>scratch
-    cdef real* packed_a
-    cdef real* partial
-    cdef const real* block
-    cdef const real* panel
-    cdef const real* rows_of_a
-    cdef const real* start
-    cdef real* corner
-    cdef real* goal
-    cdef int columns, rows
+    cdef Gemm g
+    cdef Py_ssize_t i, j, first_k, depth, width, max_depth, max_height
     cdef bint small = a_col == 1 and k * max(m, n) <= SMALL_OPERAND
-    cdef bint pack_all_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
-    cdef bint pack_all_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
-    cdef bint short_rows = ending == ADD_ROWS and row_length < SHORT_CHAIN
-    cdef bint last, add
     if m == 0 or n == 0:
         return
     if k == 0:
@@ -161,72 +240,35 @@ cdef inline void gemm(
                 for j in range(n):
                     c[i * c_row + j] = 0
         return
-    # blocks of about equal height, each a whole number of tiles
-    tiles = (m + TILE_ROWS - 1) // TILE_ROWS
-    blocks = (tiles * TILE_ROWS + BLOCK_M - 1) // BLOCK_M
-    max_height = (tiles + blocks - 1) // blocks * TILE_ROWS
-    if short_rows:
+    g.m, g.n, g.k = m, n, k
+    g.a, g.a_row, g.a_col = a, a_row, a_col
+    g.b, g.b_row, g.b_col = b, b_row, b_col
+    g.c, g.c_row = c, c_row
+    g.ending, g.row_length = ending, row_length
+    g.two_level = ending == ADD_ROWS and row_length < SHORT_CHAIN
+    g.pack_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
+    g.pack_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
+
+    max_height = even_blocks(m, BLOCK_M, TILE_ROWS)
+    if g.two_level:
         max_depth = min(BLOCK_K // row_length * row_length, k)
+    elif m <= STREAM_ROWS and n >= BLOCK_N and b_col == 1 and ending != ADD_ROWS:
+        max_depth = even_blocks(k, STREAM_K, 1)  # long pieces of B's rows, each used once or twice
     else:
-        max_depth = BLOCK_K
-        if m <= STREAM_ROWS and n >= BLOCK_N and b_col == 1 and ending != ADD_ROWS:
-            max_depth = STREAM_K  # B is used once or twice only: read its long rows in long pieces
-        blocks = (k + max_depth - 1) // max_depth
-        max_depth = (k + blocks - 1) // blocks
-    packed_a = packed_b + partial_row * max_depth
-    partial = packed_a + max_height * max_depth
-    for jc from 0 <= jc < n by BLOCK_N:
-        width = min(n - jc, <Py_ssize_t>BLOCK_N)
-        for pc from 0 <= pc < k by max_depth:
-            depth = min(k - pc, max_depth)
-            last = pc + depth == k
-            if pack_all_b:
-                pack_b(depth, width, b + pc * b_row + jc * b_col, b_row, b_col, packed_b)
-            elif width % PANEL:
-                j = width - width % PANEL
-                pack_b(depth, width - j, b + pc * b_row + jc + j, b_row, 1, packed_b + j * depth)
-            for ic from 0 <= ic < m by max_height:
-                height = min(m - ic, max_height)
-                block = a + ic * a_row + pc * a_col
-                if pack_all_a:
-                    for i from 0 <= i <= height - TILE_ROWS by TILE_ROWS:
-                        pack_a(depth, block + i * a_row, a_row, a_col, packed_a + i * depth)
-                for j from 0 <= j < width by PANEL:
-                    columns = min(width - j, <Py_ssize_t>PANEL)
-                    if pack_all_b or columns < PANEL:
-                        panel = packed_b + j * depth
-                        panel_row = PANEL
-                    else:
-                        panel = b + pc * b_row + jc + j
-                        panel_row = b_row
-                    for i from 0 <= i < height by TILE_ROWS:
-                        rows = min(height - i, <Py_ssize_t>TILE_ROWS)
-                        corner = c + (ic + i) * c_row + jc + j
-                        if pack_all_a and rows == TILE_ROWS:
-                            rows_of_a, tile_row, tile_col = packed_a + i * depth, 1, TILE_ROWS
-                        else:
-                            rows_of_a, tile_row, tile_col = block + i * a_row, a_row, a_col
-                        if short_rows:
-                            any_two_level_tile(
-                                rows, columns, depth // row_length, row_length,
-                                rows_of_a, tile_row, tile_col, panel, panel_row, corner, c_row,
-                            )
-                            continue
-                        start = corner if ending == CARRY or (ending == REPLACE and pc > 0) else NULL
-                        start_row = c_row
-                        goal, goal_row, add = corner, c_row, False
-                        if ending == ADD_ROWS:
-                            # an unfinished chain waits apart from the sum it will be added to
-                            if pc > 0:
-                                start, start_row = partial + (ic + i) * partial_row + j, partial_row
-                            if last:
-                                add = True
-                            else:
-                                goal, goal_row = partial + (ic + i) * partial_row + j, partial_row
-                        if pack_all_a and rows == TILE_ROWS and columns == PANEL and panel_row == PANEL:
-                            packed_tile(depth, rows_of_a, panel, start, start_row, goal, goal_row, add)
-                        else:
-                            any_tile(
-                                rows, columns, depth, rows_of_a, tile_row, tile_col,
-                                panel, panel_row, start, start_row, goal, goal_row, add,
-                            )
+        max_depth = even_blocks(k, BLOCK_K, 1)
+    g.partial_row = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
+    g.packed_b = <real*>scratch
+    g.packed_a = g.packed_b + g.partial_row * max_depth
+    g.partial = g.packed_a + max_height * max_depth
+
+    for j from 0 <= j < n by BLOCK_N:
+        width = min(n - j, <Py_ssize_t>BLOCK_N)
+        for first_k from 0 <= first_k < k by max_depth:
+            depth = min(k - first_k, max_depth)
+            i = 0 if g.pack_b else width - width % PANEL  # else the last, narrow panel only
+            pack_b(
+                depth, width - i, b + first_k * b_row + (j + i) * b_col, b_row, b_col,
+                g.packed_b + i * depth,
+            )
+            for i from 0 <= i < m by max_height:
+                block_of_product(&g, i, min(m - i, max_height), j, width, first_k, depth)

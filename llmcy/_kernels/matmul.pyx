@@ -4,7 +4,7 @@
 ``matmul_d_weight``  out[i, o]    = fold over b of ( fold over t of x[b, t, i] * d_y[b, t, o] )
 
 Each output element is one chain from +0 in ascending order of the summed index (numerics contract,
-section 5): binary64 rounds product and sum separately, binary32 fuses them (part two, rule 1).
+section 5): binary64 rounds product and sum separately, binary32 fuses them (float32, rule 1).
 The finished sums of the rows b are added one after the other, never fused.
 """
 
@@ -38,7 +38,7 @@ cdef struct Product:
 
 
 cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
-    """Strips lo .. hi-1 of C, counted through the batch; a strip is `strip` rows or columns wide."""
+    """Strips lo .. hi-1 of C, counted through the batch; a strip is so many rows or columns."""
     cdef Product* job = <Product*>ctx
     cdef Py_ssize_t p, first, last, start, stop
     for p in range(lo // job.strips, (hi - 1) // job.strips + 1):
@@ -133,7 +133,7 @@ def matmul(
     with nogil:
         status = parallel_for(
             _product_part, &job, batch * job.strips,
-            GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k, False), n_threads,
+            GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k, REPLACE), n_threads,
         )
     if status:
         raise MemoryError("matmul: no memory for the threads' scratch buffers")
@@ -145,6 +145,7 @@ def matmul_d_weight(
 ):
     """out (I, O) from x (B, T, I) and d_y (B, T, O); accumulate continues the fold over rows."""
     cdef WeightGradient job
+    cdef Py_ssize_t strips
     cdef int status
     job.x = <const real*>cnp.PyArray_DATA(x)
     job.d_y = <const real*>cnp.PyArray_DATA(d_y)
@@ -154,12 +155,17 @@ def matmul_d_weight(
     if n_in == 0 or n_out == 0:
         return
     job.split_rows = n_in >= n_out
-    cdef Py_ssize_t strips = whole_strips(n_in, TILE_ROWS) if job.split_rows else whole_strips(n_out, PANEL)
+    if job.split_rows:
+        strips = whole_strips(n_in, TILE_ROWS)
+    else:
+        strips = whole_strips(n_out, PANEL)
     with nogil:
         status = parallel_for(
             _weight_part, &job, strips, GRAIN_WORK * strips // (B * T * n_in * n_out + 1),
-            gemm_scratch(min(n_in, <Py_ssize_t>MOST_ROWS), n_out, B * T if T < SHORT_CHAIN else T,
-                         T >= SHORT_CHAIN),
+            gemm_scratch(
+                min(n_in, <Py_ssize_t>MOST_ROWS), n_out,
+                B * T if T < SHORT_CHAIN else T, REPLACE if T < SHORT_CHAIN else ADD_ROWS,
+            ),
             n_threads,
         )
     if status:

@@ -1,8 +1,8 @@
 # Micro-kernels: a small rectangle of C stays in registers while k runs.
 #
 # Lanes lie across columns of C, never along k: every element of C is one chain in ascending k
-# (numerics contract, sections 5 and 14).  A is read one element at a time, a[i * a_row + k * a_col];
-# a row k of B is contiguous, b[k * b_row + j]; C is row-major with c_row elements between rows.
+# (numerics contract, sections 5 and 14).  Element (i, k) of A is a[i * a_row + k * a_col], read one
+# at a time; a row k of B is contiguous, b[k * b_row + j]; C is row-major, c_row elements a row.
 # The loops over rows and vectors have constant bounds once a tile is inlined into its caller; the
 # compiler then unrolls them and keeps `acc` in registers.
 
@@ -13,6 +13,7 @@ from llmcy._kernels.types cimport (
 cdef extern from *:
     """
     #define LLMCY_INLINED __attribute__((always_inline)) void
+    _Static_assert(LLMCY_TILE_ROWS <= 8, "the choices by number of rows below end at 8");
     #define LLMCY_HEAD_ROWS (LLMCY_TILE_ROWS == 8 ? 8 : 4)
     """
     enum:
@@ -51,11 +52,13 @@ cdef inline inlined store_tile(
     """C = acc, or with `add` C = C + acc."""
     cdef real edge[VEC_LANES]
     cdef real* last
+    cdef vec sums
     cdef int i, v, lane
     for i in range(rows):
         if add:
             for v in range(vectors - part):
-                acc[i * vectors + v] = vec_load(c + i * c_row + v * VEC_LANES) + acc[i * vectors + v]
+                sums = vec_load(c + i * c_row + v * VEC_LANES)
+                acc[i * vectors + v] = sums + acc[i * vectors + v]
         for v in range(vectors - part):
             vec_store(c + i * c_row + v * VEC_LANES, acc[i * vectors + v])
         if part:
@@ -143,7 +146,7 @@ cdef inline inlined tile_causal(
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
     real* c, Py_ssize_t c_row,
 ) noexcept nogil:
-    """Row i takes depth + i steps of k: what lies behind the mask of its row is not read into it."""
+    """Row i takes depth + i steps of k: nothing behind its mask gets into it."""
     cdef vec acc[TILE_ROWS * TILE_VECTORS]
     cdef vec row[TILE_VECTORS]
     cdef Py_ssize_t k
@@ -179,21 +182,45 @@ cdef inline inlined tile_of_rows(
     const real* start, Py_ssize_t start_row, real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
     if rows == TILE_ROWS:
-        tile(TILE_ROWS, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            TILE_ROWS, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c,
+            c_row, add,
+        )
     elif rows == 1:
-        tile(1, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            1, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
     elif rows == 2:
-        tile(2, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            2, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
     elif rows == 3:
-        tile(3, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            3, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
     elif TILE_ROWS > 4 and rows == 4:
-        tile(4, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            4, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
     elif TILE_ROWS > 4 and rows == 5:
-        tile(5, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            5, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
     elif TILE_ROWS > 6 and rows == 6:
-        tile(6, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            6, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
     elif TILE_ROWS > 6 and rows == 7:
-        tile(7, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile(
+            7, vectors, part, lanes, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row,
+            add,
+        )
 
 
 cdef inline void any_tile(
@@ -203,13 +230,22 @@ cdef inline void any_tile(
 ) noexcept nogil:
     cdef int j
     if columns == PANEL:
-        tile_of_rows(rows, TILE_VECTORS, False, 0, depth, a, a_row, a_col, b, b_row, start, start_row, c, c_row, add)
+        tile_of_rows(
+            rows, TILE_VECTORS, False, 0, depth, a, a_row, a_col, b, b_row, start, start_row, c,
+            c_row, add,
+        )
         return
     for j from 0 <= j < columns by VEC_LANES:
         if columns - j >= VEC_LANES:
-            tile_of_rows(rows, 1, False, 0, depth, a, a_row, a_col, b + j, b_row, start, start_row, c + j, c_row, add)
+            tile_of_rows(
+                rows, 1, False, 0, depth, a, a_row, a_col, b + j, b_row, start, start_row, c + j,
+                c_row, add,
+            )
         else:
-            tile_of_rows(rows, 1, True, columns - j, depth, a, a_row, a_col, b + j, b_row, start, start_row, c + j, c_row, add)
+            tile_of_rows(
+                rows, 1, True, columns - j, depth, a, a_row, a_col, b + j, b_row, start, start_row,
+                c + j, c_row, add,
+            )
         if start != NULL:
             start += VEC_LANES
 
@@ -219,7 +255,10 @@ cdef inline void packed_tile(
     const real* start, Py_ssize_t start_row, real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
     """A full tile from packed panels: every stride but C's is a constant."""
-    tile(TILE_ROWS, TILE_VECTORS, False, 0, depth, a, 1, TILE_ROWS, b, PANEL, start, start_row, c, c_row, add)
+    tile(
+        TILE_ROWS, TILE_VECTORS, False, 0, depth, a, 1, TILE_ROWS, b, PANEL, start, start_row, c,
+        c_row, add,
+    )
 
 
 cdef inline inlined two_level_of_rows(
@@ -228,7 +267,9 @@ cdef inline inlined two_level_of_rows(
     real* c, Py_ssize_t c_row,
 ) noexcept nogil:
     if rows == SHORT_ROWS:
-        tile_two_level(SHORT_ROWS, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row)
+        tile_two_level(
+            SHORT_ROWS, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row,
+        )
     elif rows == 1:
         tile_two_level(1, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row)
     elif SHORT_ROWS > 2 and rows == 2:
@@ -246,13 +287,21 @@ cdef inline void any_two_level_tile(
     for i from 0 <= i < rows by SHORT_ROWS:
         height = min(rows - i, SHORT_ROWS)
         if columns == PANEL:
-            two_level_of_rows(height, TILE_VECTORS, False, 0, groups, depth, a, a_row, a_col, b, b_row, c, c_row)
+            two_level_of_rows(
+                height, TILE_VECTORS, False, 0, groups, depth, a, a_row, a_col, b, b_row, c, c_row,
+            )
         else:
             for j from 0 <= j < columns by VEC_LANES:
                 if columns - j >= VEC_LANES:
-                    two_level_of_rows(height, 1, False, 0, groups, depth, a, a_row, a_col, b + j, b_row, c + j, c_row)
+                    two_level_of_rows(
+                        height, 1, False, 0, groups, depth, a, a_row, a_col, b + j, b_row, c + j,
+                        c_row,
+                    )
                 else:
-                    two_level_of_rows(height, 1, True, columns - j, groups, depth, a, a_row, a_col, b + j, b_row, c + j, c_row)
+                    two_level_of_rows(
+                        height, 1, True, columns - j, groups, depth, a, a_row, a_col, b + j, b_row,
+                        c + j, c_row,
+                    )
         a += SHORT_ROWS * a_row
         c += SHORT_ROWS * c_row
 
@@ -293,4 +342,6 @@ cdef inline void any_causal_tile(
         if columns - j >= VEC_LANES:
             causal_of_rows(rows, 1, False, 0, depth, a, a_row, a_col, b + j, b_row, c + j, c_row)
         else:
-            causal_of_rows(rows, 1, True, columns - j, depth, a, a_row, a_col, b + j, b_row, c + j, c_row)
+            causal_of_rows(
+                rows, 1, True, columns - j, depth, a, a_row, a_col, b + j, b_row, c + j, c_row,
+            )

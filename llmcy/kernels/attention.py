@@ -71,7 +71,7 @@ def attention(
 
     Notes
     -----
-    docs/numerics.md, section 6, steps 5 to 8; float32: part two, rules 1 and 2.  Masked positions
+    docs/numerics.md, section 6, steps 5 to 8; float32, rules 1 and 2.  Masked positions
     are never computed, so a row's result depends on that row's prefix only.
 
     Compatibility guarantee: the bits depend on the values of ``q``, ``k`` and ``v`` alone.
@@ -118,7 +118,7 @@ def attention_backward(
 
     Notes
     -----
-    docs/numerics.md, section 8, rules 12 to 16; float32: part two, rules 1 and 2.
+    docs/numerics.md, section 8, rules 12 to 16; float32, rules 1 and 2.
 
     Compatibility guarantee: the bits depend on the values of the four arrays alone.
     """

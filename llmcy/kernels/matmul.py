@@ -59,7 +59,7 @@ def matmul(
 
     Notes
     -----
-    Order of the sum: docs/numerics.md, section 5; float32: part two, rule 1.
+    Order of the sum: docs/numerics.md, section 5; float32, rule 1.
 
     Compatibility guarantee: the bits depend on the values of ``a`` and ``b`` alone.
     """
