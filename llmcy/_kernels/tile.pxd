@@ -7,7 +7,7 @@
 # compiler then unrolls them and keeps `acc` in registers.
 
 from llmcy._kernels.types cimport (
-    TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec, vec_load, vec_mul_add, vec_store, vec_zero,
+    IS_F32, TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec, vec_load, vec_mul_add, vec_store, vec_zero,
 )
 
 cdef extern from *:
@@ -49,7 +49,10 @@ cdef inline inlined store_tile(
     const int rows, const int vectors, const bint part, int lanes,
     vec* acc, real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
-    """C = acc, or with `add` C = C + acc."""
+    """C = acc, or with `add` C = C + acc.
+
+    A fused chain whose products were all too small for binary32 can be -0: +0 is stored.
+    """
     cdef real edge[VEC_LANES]
     cdef real* last
     cdef vec sums
@@ -59,6 +62,9 @@ cdef inline inlined store_tile(
             for v in range(vectors - part):
                 sums = vec_load(c + i * c_row + v * VEC_LANES)
                 acc[i * vectors + v] = sums + acc[i * vectors + v]
+        if IS_F32:
+            for v in range(vectors):
+                acc[i * vectors + v] = acc[i * vectors + v] + vec_zero()
         for v in range(vectors - part):
             vec_store(c + i * c_row + v * VEC_LANES, acc[i * vectors + v])
         if part:

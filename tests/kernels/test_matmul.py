@@ -90,6 +90,16 @@ def test_float32_sums_on_a_boundary_are_rounded_once(isa):
                 assert_same_bits(matmul(row, b), oracle.matmul(row, b))
 
 
+@pytest.mark.parametrize("n", [1, 9, 40])
+def test_no_sum_is_minus_zero(isa, dtype, n):
+    """Fused, a product too small for the type leaves -0 behind; it is stored as +0."""
+    tiny = 2.0 ** (np.finfo(dtype).minexp * 0.8)
+    a = np.full((2, 3), -tiny, dtype)
+    assert not np.signbit(matmul(a, np.full((3, n), tiny, dtype))).any()
+    d_y = np.full((2, 4, n), tiny, dtype)
+    assert not np.signbit(matmul_d_weight(np.full((2, 4, 5), -tiny, dtype), d_y)).any()
+
+
 # around the tile sizes of every instruction set, the packing thresholds and the block of k
 LARGER = [
     (1, 1, 700), (8, 32, 65), (9, 33, 128), (47, 31, 16), (64, 64, 64), (100, 100, 100),

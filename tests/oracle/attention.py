@@ -30,7 +30,7 @@ def _fold(arithmetic, pairs):
     total = 0.0
     for a, b in pairs:
         total = arithmetic.mul_add(a, b, total)
-    return total
+    return scalar.zero(total)  # a fused sum may end at -0
 
 
 def _heads(array, n_heads):

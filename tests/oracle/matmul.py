@@ -22,7 +22,7 @@ def matmul(a, b, transpose_a=False, transpose_b=False):
                 total = 0.0
                 for step in range(k):
                     total = mul_add(left[i][step], right[step][j], total)
-                out[(*p, i, j)] = total
+                out[(*p, i, j)] = scalar.zero(total)  # a fused sum may end at -0
     return out
 
 
@@ -40,6 +40,6 @@ def matmul_d_weight(x, d_y, carried=None):
                 row = 0.0
                 for t in range(positions):
                     row = arithmetic.mul_add(left[b][t][i], right[b][t][o], row)
-                total = arithmetic.rounded(total + row)
+                total = arithmetic.rounded(total + scalar.zero(row))
             out[i, o] = total
     return out
