@@ -23,6 +23,25 @@ def adamw_update(
     new_second: NDArray[Any],
     n_threads: int,
 ) -> tuple[int, str, float] | None: ...
+def adamw_update_all(
+    params: tuple[NDArray[Any], ...],
+    grads: tuple[NDArray[Any], ...],
+    firsts: tuple[NDArray[Any], ...],
+    seconds: tuple[NDArray[Any], ...],
+    weight_decays: tuple[float, ...],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    correction1: float,
+    correction2: float,
+    divisor: float,
+    multiplier: float,
+    new_params: tuple[NDArray[Any], ...],
+    new_firsts: tuple[NDArray[Any], ...],
+    new_seconds: tuple[NDArray[Any], ...],
+    n_threads: int,
+) -> bool: ...
 def adamw_stages(
     param: NDArray[Any],
     grad: NDArray[Any],

@@ -210,6 +210,38 @@ def adamw_update(
     return (index, STAGE_NAMES[stage], value) if stage >= 0 else None
 
 
+def adamw_update_all(
+    tuple params, tuple grads, tuple firsts, tuple seconds, tuple weight_decays,    # IN
+    double lr, double beta1, double beta2, double eps,
+    double correction1, double correction2, double divisor, double multiplier,
+    tuple new_params, tuple new_firsts, tuple new_seconds,                          # OUT
+    int n_threads,
+) -> bool:
+    """Many parameters; whether every line of every element is finite."""
+    cdef Job job
+    cdef Py_ssize_t i, n
+    cdef Rule rule = _rule(
+        lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
+    )
+    job.bad = 0
+    for i in range(len(params)):
+        n = cnp.PyArray_SIZE(<cnp.ndarray>params[i])
+        job.param = <const real*>cnp.PyArray_DATA(<cnp.ndarray>params[i])
+        job.grad = <const real*>cnp.PyArray_DATA(<cnp.ndarray>grads[i])
+        job.first = <const real*>cnp.PyArray_DATA(<cnp.ndarray>firsts[i])
+        job.second = <const real*>cnp.PyArray_DATA(<cnp.ndarray>seconds[i])
+        job.new_param = <real*>cnp.PyArray_DATA(<cnp.ndarray>new_params[i])
+        job.new_first = <real*>cnp.PyArray_DATA(<cnp.ndarray>new_firsts[i])
+        job.new_second = <real*>cnp.PyArray_DATA(<cnp.ndarray>new_seconds[i])
+        job.rule = rule
+        job.rule.decay = lr * <double>weight_decays[i]
+        with nogil:
+            parallel_for(_update, &job, n, GRAIN // 4, 0, n_threads)
+        if job.bad:
+            return False
+    return True
+
+
 def adamw_stages(
     cnp.ndarray param, cnp.ndarray grad, cnp.ndarray first, cnp.ndarray second,     # IN
     double lr, double beta1, double beta2, double eps, double weight_decay,

@@ -56,3 +56,36 @@ def first_overlap(cnp.ndarray x, object reads, bint in_place) -> int:
                 return index
         index += 1
     return -1
+
+
+def first_not_of(tuple xs, cnp.dtype dtype) -> int:
+    """Index of the first that ``is_of`` refuses, or -1."""
+    cdef Py_ssize_t i
+    for i in range(len(xs)):
+        if not is_of(xs[i], dtype):
+            return i
+    return -1
+
+
+def first_unlike(tuple xs, tuple models) -> int:
+    """Index of the first of xs that is not an array of the dtype and shape of its model, or -1."""
+    cdef Py_ssize_t i
+    cdef int axis
+    cdef cnp.ndarray x, model
+    if len(xs) != len(models):
+        return min(len(xs), len(models))
+    for i in range(len(xs)):
+        if not cnp.PyArray_Check(xs[i]):
+            return i
+        x = xs[i]
+        model = models[i]
+        if (
+            cnp.PyArray_TYPE(x) != cnp.PyArray_TYPE(model)
+            or not _readable(x)
+            or cnp.PyArray_NDIM(x) != cnp.PyArray_NDIM(model)
+        ):
+            return i
+        for axis in range(cnp.PyArray_NDIM(x)):
+            if cnp.PyArray_DIM(x, axis) != cnp.PyArray_DIM(model, axis):
+                return i
+    return -1

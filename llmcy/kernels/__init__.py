@@ -7,6 +7,7 @@ Values may be NaN or infinite: arithmetic then says so in its results, and the t
 
 from llmcy.kernels.adamw import (
     ADAMW_STAGES,
+    AdamWGroup,
     AdamWUpdate,
     NonFiniteStage,
     adamw_stages,
@@ -49,6 +50,7 @@ from llmcy.kernels.swiglu import silu, silu_backward, swiglu, swiglu_backward
 
 __all__ = [
     "ADAMW_STAGES",
+    "AdamWGroup",
     "AdamWUpdate",
     "GradNorm",
     "NonFiniteStage",

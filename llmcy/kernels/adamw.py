@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,12 +11,22 @@ from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._kernels.arrays import first_unlike
 from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
-__all__ = ["ADAMW_STAGES", "AdamWUpdate", "NonFiniteStage", "adamw_stages", "adamw_update"]
+__all__ = [
+    "ADAMW_STAGES",
+    "AdamWGroup",
+    "AdamWUpdate",
+    "NonFiniteStage",
+    "adamw_stages",
+    "adamw_update",
+]
 
 Array = NDArray[Any]
+
+KEPT_BYTES = 2**20  # of parameters, up to which the arrays of prepared values are kept
 
 ADAMW_STAGES = (
     "effective_gradient",
@@ -144,6 +155,115 @@ def adamw_update(
         param, grad, first_moment, second_moment, *numbers, *out, resolve_threads(n_threads)
     )
     return AdamWUpdate(*out, None if found is None else NonFiniteStage(*found))
+
+
+class AdamWGroup:
+    """Parameters that are updated together: their arrays are checked once, not at every step.
+
+    Parameters
+    ----------
+    params
+        The parameters, C-contiguous and writable, float32 or float64, all of one dtype.
+    first_moments, second_moments
+        Their moments; taken over.
+    weight_decays
+        The decay of each.
+
+    Attributes
+    ----------
+    params, first_moments, second_moments
+        As they are now.
+
+    Notes
+    -----
+    :meth:`prepare` computes every new value into arrays of its own and :meth:`commit` makes them
+    the current ones, so that nothing has changed when one of them is not finite.  Moments change
+    places with the prepared ones; parameters keep their arrays.
+    """
+
+    __slots__ = (
+        "_dtype", "_keeps_next", "_next", "_weight_decays", "first_moments", "params",
+        "second_moments",
+    )  # fmt: skip
+
+    _next: tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]] | None
+
+    def __init__(
+        self,
+        params: Sequence[Array],
+        first_moments: Sequence[Array],
+        second_moments: Sequence[Array],
+        weight_decays: Sequence[float],
+    ) -> None:
+        self.params = tuple(params)
+        self.first_moments = tuple(first_moments)
+        self.second_moments = tuple(second_moments)
+        self._weight_decays = tuple(
+            check.real_number("weight_decay", decay) for decay in weight_decays
+        )
+        if not self.params:
+            check.fail_range("params", params, "at least one array")
+        check.float_array("params[0]", self.params[0])
+        self._dtype = self.params[0].dtype
+        for index, (param, first, second, _) in enumerate(
+            zip(
+                self.params, self.first_moments, self.second_moments, self._weight_decays,
+                strict=True,
+            )
+        ):  # fmt: skip
+            check.updated(f"params[{index}]", param, self._dtype, param.shape)
+            check.like(f"first_moments[{index}]", first, self._dtype, param.shape)
+            check.like(f"second_moments[{index}]", second, self._dtype, param.shape)
+        self._next = None
+        self._keeps_next = sum(param.nbytes for param in self.params) <= KEPT_BYTES
+
+    def prepare(
+        self,
+        grads: Sequence[Array],
+        *,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        correction1: float,
+        correction2: float,
+        divisor: float = 1.0,
+        multiplier: float = 1.0,
+        n_threads: int | None = None,
+    ) -> bool:
+        """Compute the next values from one gradient a parameter; numbers as :func:`adamw_update`.
+
+        Returns
+        -------
+        bool
+            False if some line is not finite; :func:`adamw_update` of each parameter tells which.
+        """
+        grads = tuple(grads)
+        index = first_unlike(grads, self.params)
+        if index >= 0:
+            shape = self.params[index].shape
+            check.like(f"grads[{index}]", grads[index], self._dtype, shape)
+        if self._next is None:
+            values, firsts, seconds = (
+                tuple(empty(param.shape, self._dtype) for param in self.params) for _ in range(3)
+            )
+            self._next = values, firsts, seconds
+        finite: bool = for_dtype(self._dtype).adamw.adamw_update_all(
+            self.params, grads, self.first_moments, self.second_moments, self._weight_decays,
+            lr, beta1, beta2, eps, correction1, correction2, divisor, multiplier,
+            *self._next, resolve_threads(n_threads),
+        )  # fmt: skip
+        return finite
+
+    def commit(self, n_threads: int | None = None) -> None:
+        """Make the prepared values the current ones."""
+        assert self._next is not None
+        values, firsts, seconds = self._next
+        for_dtype(self._dtype).elementwise.copy_all(self.params, values, resolve_threads(n_threads))
+        before = self.first_moments, self.second_moments
+        self.first_moments, self.second_moments = firsts, seconds
+        # large arrays go back to the store, where the next forward pass finds them
+        self._next = (values, *before) if self._keeps_next else None
 
 
 def adamw_stages(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
+from llmcy._kernels.arrays import first_not_of
 from llmcy._threads import num_threads
 from llmcy.errors import NonFiniteError
 
@@ -62,33 +63,37 @@ def grad_norm(arrays: Iterable[Array], *, names: Sequence[str] | None = None) ->
     exact in binary64; they are added in blocks of 4096 elements of the concatenation, then blocks
     in order (contract for float32, rule 8).
     """
-    top, sq = 0.0, 1.0
-    total, block, filled = 0.0, 0.0, 0
-    dtype = None
-    for index, x in enumerate(arrays):
-        name = f"arrays[{index}]" if names is None else names[index]
-        if dtype is None:
-            check.float_array(name, x)
-            dtype = x.dtype
-        else:
-            check.like(name, x, dtype, x.shape)
-        kernels = for_dtype(dtype)
-        bad: int = kernels.elementwise.first_non_finite(x, num_threads())
-        if bad >= 0:
-            value = float(x.flat[bad])
-            raise NonFiniteError(
-                "NonFiniteValue",
-                f"{name} holds {value} at flat index {bad}",
-                name=name,
-                index=bad,
-                value=value,
-            )
-        if dtype.itemsize == 8:
-            top, sq = kernels.grad_norm.scaled_sum(x, top, sq)
-        else:
-            total, block, filled = kernels.grad_norm.block_sum(x, total, block, filled)
-    if dtype is not None and dtype.itemsize == 4:
-        norm = math.sqrt(total + block)
-        return GradNorm(norm, 1.0, norm)
-    root = math.sqrt(sq)
+    xs = tuple(arrays)
+    if not xs:
+        return GradNorm(0.0, 1.0, 0.0)
+    check.float_array(_name(0, names), xs[0])
+    dtype = xs[0].dtype
+    index = first_not_of(xs, dtype)
+    if index >= 0:
+        check.like(_name(index, names), xs[index], dtype, xs[index].shape)
+    top, total = for_dtype(dtype).grad_norm.total(xs)
+    if not (math.isfinite(top) and math.isfinite(total)):
+        _fail(xs, names)
+    root = math.sqrt(total)
+    if dtype.itemsize == 4:
+        return GradNorm(root, 1.0, root)
     return GradNorm(top, root, min(top * root, sys.float_info.max))
+
+
+def _name(index: int, names: Sequence[str] | None) -> str:
+    return f"arrays[{index}]" if names is None else names[index]
+
+
+def _fail(xs: tuple[Array, ...], names: Sequence[str] | None) -> NoReturn:
+    search = for_dtype(xs[0].dtype).elementwise.first_non_finite
+    index, x, bad = next(
+        (index, x, bad) for index, x in enumerate(xs) if (bad := search(x, num_threads())) >= 0
+    )
+    name, value = _name(index, names), float(x.flat[bad])
+    raise NonFiniteError(
+        "NonFiniteValue",
+        f"{name} holds {value} at flat index {bad}",
+        name=name,
+        index=bad,
+        value=value,
+    )

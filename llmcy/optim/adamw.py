@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import kernels
@@ -14,9 +13,10 @@ from llmcy.errors import AutodiffError, OptimizerError
 from llmcy.optim.clip import ClipTransform
 from llmcy.optim.config import AdamWConfig
 from llmcy.optim.groups import ParameterGroups, byte_sorted
-from llmcy.optim.state import AdamWState, AdamWStateEntry, OptimizerSnapshot, check_groups_cover
+from llmcy.optim.moments import Moments
+from llmcy.optim.state import AdamWState, OptimizerSnapshot, check_groups_cover
 from llmcy.tape import Tensor
-from llmcy.tape.value import WriteLease
+from llmcy.tape.value import WriteLease, lock_for_writing, unlock_written
 
 __all__ = ["AdamW", "AdamWParameterTrace", "AdamWTrace"]
 
@@ -74,37 +74,6 @@ class AdamWTrace:
     parameters: tuple[AdamWParameterTrace, ...]
 
 
-@dataclass
-class _Slot:
-    """One parameter's moments and the buffers the next ones are prepared in."""
-
-    first_moment: Array
-    second_moment: Array
-    next_value: Array
-    next_first_moment: Array
-    next_second_moment: Array
-
-    @classmethod
-    def zeros(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Slot:
-        return cls.around(np.zeros(shape, dtype), np.zeros(shape, dtype))
-
-    @classmethod
-    def around(cls, first_moment: Array, second_moment: Array) -> _Slot:
-        like = first_moment
-        return cls(
-            first_moment,
-            second_moment,
-            np.empty_like(like),
-            np.empty_like(like),
-            np.empty_like(like),
-        )
-
-    def swap(self) -> None:
-        """Make the prepared moments the current ones."""
-        self.first_moment, self.next_first_moment = self.next_first_moment, self.first_moment
-        self.second_moment, self.next_second_moment = self.next_second_moment, self.second_moment
-
-
 class AdamW:
     """AdamW with decoupled weight decay, as a transaction.
 
@@ -136,11 +105,13 @@ class AdamW:
     def __init__(self, config: AdamWConfig, groups: ParameterGroups | None = None) -> None:
         self._config = config
         self._groups = groups
+        self._no_decay = frozenset(() if groups is None else groups.no_decay)
         self._step = 0
         self._beta1_power = 1.0
         self._beta2_power = 1.0
-        self._slots: dict[str, _Slot] = {}
+        self._moments: Moments | None = None
         self._checked_names: tuple[str, ...] | None = None
+        self._together: _Together | None = None
 
     @classmethod
     def from_state(
@@ -158,9 +129,8 @@ class AdamW:
         optimizer._step = state.step
         optimizer._beta1_power = state.beta1_power
         optimizer._beta2_power = state.beta2_power
-        for entry in state.entries:
-            moments = entry.first_moment.copy(), entry.second_moment.copy()
-            optimizer._slots[entry.name] = _Slot.around(*moments)
+        if state.entries:
+            optimizer._moments = Moments.copied(state)
         return optimizer
 
     # ------------------------------------------------------------------ looking
@@ -181,16 +151,7 @@ class AdamW:
 
     def state(self) -> AdamWState:
         """A read-only copy of counters and moments."""
-        entries = [
-            AdamWStateEntry(
-                name,
-                slot.first_moment.shape,
-                slot.first_moment.copy(),
-                slot.second_moment.copy(),
-                copy=False,
-            )
-            for name, slot in self._slots.items()
-        ]
+        entries = [] if self._moments is None else self._moments.entries()
         return AdamWState(self._step, self._beta1_power, self._beta2_power, entries)
 
     def snapshot(self) -> OptimizerSnapshot:
@@ -242,8 +203,8 @@ class AdamW:
         elif scale is not None:
             raise TypeError("AdamW.step: give scale or transform, not both")
         named = list(named_parameters)
-        update = self._begin(named, self._config_at(learning_rate), transform)
-        self._finish(update, named, self._slots_for(named))
+        update = self._begin(named, learning_rate, transform)
+        self._finish(update, named, self._moments_for(named))
         return self._step
 
     def step_traced(
@@ -254,20 +215,20 @@ class AdamW:
     ) -> AdamWTrace:
         """As :meth:`step`, returning what went in and what came out; the bits are the same."""
         named = list(named_parameters)
-        update = self._begin(named, self._config_at(learning_rate), ClipTransform.none())
-        slots = self._slots_for(named)
+        update = self._begin(named, learning_rate, ClipTransform.none())
+        moments = self._moments_for(named)
         taken = [
             (
-                _checked_gradient(name, tensor, slots[name]).copy(),
+                _checked_gradient(name, tensor, moments.of(name)[0]).copy(),
                 tensor.data.copy(),
-                update.stages(name, tensor, slots[name]),
+                update.stages(name, tensor, moments),
             )
             for name, tensor in named
         ]
-        self._finish(update, named, slots)
+        self._finish(update, named, moments)
         parameters = []
         for (name, tensor), (gradient, value, stages) in zip(named, taken, strict=True):
-            slot = slots[name]
+            first_moment, second_moment = self._moments_for(named).of(name)
             parameters.append(
                 AdamWParameterTrace(
                     name,
@@ -276,40 +237,46 @@ class AdamW:
                     value,
                     stages,
                     tensor.data.copy(),
-                    slot.first_moment.copy(),
-                    slot.second_moment.copy(),
+                    first_moment.copy(),
+                    second_moment.copy(),
                 )
             )
         return AdamWTrace(
             self._step,
-            update.config.learning_rate,
+            update.learning_rate,
             update.correction1,
             update.correction2,
             tuple(parameters),
         )
 
-    def _config_at(self, learning_rate: float | None) -> AdamWConfig:
-        if learning_rate is None:
-            return self._config
-        return self._config.with_learning_rate(learning_rate)
-
     # ------------------------------------------------------------------ the transaction
-    def _begin(self, named: NamedTensors, config: AdamWConfig, transform: ClipTransform) -> _Update:
+    def _begin(
+        self, named: NamedTensors, learning_rate: float | None, transform: ClipTransform
+    ) -> _Update:
         """Everything that can be checked before arithmetic."""
+        rate = self._config.learning_rate if learning_rate is None else learning_rate
+        if learning_rate is not None and not self._config.allows_rate(learning_rate):
+            rate = self._config.with_learning_rate(learning_rate).learning_rate  # says why not
         transform.check()
         self._check_names(named)
         if self._step >= MAX_COUNT:
             raise OptimizerError(
                 "StepOverflow", f"step {self._step} is the last one", step=self._step
             )
-        if self._slots and self._slots.keys() != {name for name, _ in named}:
-            raise _set_changed("moments", self._slots, named)
+        moments = self._moments
+        if (
+            moments is not None
+            and moments.names != self._checked_names
+            and set(moments.names) != {name for name, _ in named}
+        ):
+            raise _set_changed("moments", moments.names, named)
         return _Update(
-            config,
-            frozenset() if self._groups is None else frozenset(self._groups.no_decay),
+            self._config,
+            rate,
+            self._no_decay,
             transform,
-            self._beta1_power * config.betas[0],
-            self._beta2_power * config.betas[1],
+            self._beta1_power * self._config.betas[0],
+            self._beta2_power * self._config.betas[1],
         )
 
     def _check_names(self, named: NamedTensors) -> None:
@@ -333,27 +300,79 @@ class AdamW:
             raise _set_changed("groups", self._groups.names, named)
         self._checked_names = names
 
-    def _slots_for(self, named: NamedTensors) -> dict[str, _Slot]:
+    def _moments_for(self, named: NamedTensors) -> Moments:
         """The moments, or the zeros they start from; not kept before a step succeeds."""
-        return self._slots or {
-            name: _Slot.zeros(tensor.shape, tensor.dtype) for name, tensor in named
-        }
+        return Moments.zeros(named) if self._moments is None else self._moments
 
-    def _finish(self, update: _Update, named: NamedTensors, slots: dict[str, _Slot]) -> None:
+    def _finish(self, update: _Update, named: NamedTensors, moments: Moments) -> None:
         """Prepare every parameter, acquire every value, write everything."""
-        for name, tensor in named:
-            update.prepare(name, tensor, slots[name])
-        leases = _write_leases(named)
-        # nothing below can fail
-        for (name, _), lease in zip(named, leases, strict=True):
-            slot = slots[name]
-            np.copyto(lease.array, slot.next_value)
-            slot.swap()
-            lease.release()
-        self._slots = slots
+        together = self._together
+        if together is None or not together.fits(named, moments):
+            for name, tensor in named:
+                _checked_gradient(name, tensor, moments.of(name)[0])
+            together = _Together(named, moments, update)
+        if not together.prepare(update):
+            for name, tensor in named:
+                update.explain(name, tensor, moments)
+            raise AssertionError("an update that cannot be made must have a reason")
+        values = together.values
+        while not lock_for_writing(values):
+            for lease in _write_leases(named):  # says why, unless a reader has just let go
+                lease.release()
+        try:
+            together.commit()  # cannot fail
+        finally:
+            unlock_written(values)
+        self._together = together
+        self._moments = together.moments
         self._step += 1
         self._beta1_power = update.beta1_power
         self._beta2_power = update.beta2_power
+
+
+class _Together:
+    """A list of parameters with their moments, whose arrays have been checked."""
+
+    __slots__ = ("_arrays", "_group", "_named", "moments", "values")
+
+    def __init__(self, named: NamedTensors, moments: Moments, update: _Update) -> None:
+        self._named = list(named)
+        self.moments = moments.like(named)
+        self.values = [tensor._value for _, tensor in named]
+        self._arrays = [value.array for value in self.values]
+        self._group = kernels.AdamWGroup(
+            self._arrays,
+            self.moments.first,
+            self.moments.second,
+            [update.weight_decay(name) for name, _ in named],
+        )
+
+    def fits(self, named: NamedTensors, moments: Moments) -> bool:
+        """Are these still the same parameters, in the same memory, and the same moments?"""
+        return (
+            moments is self.moments
+            and named == self._named
+            and all(t._value is v for (_, t), v in zip(named, self.values, strict=True))
+            and all(v.array is a for v, a in zip(self.values, self._arrays, strict=True))
+        )
+
+    def prepare(self, update: _Update) -> bool:
+        """Compute all new values; False if something is wrong with one parameter."""
+        gradients = [tensor.grad for _, tensor in self._named]
+        for gradient, value in zip(gradients, self.values, strict=True):
+            if (
+                gradient is None
+                or gradient.shape != value.array.shape
+                or value.revision >= MAX_COUNT
+            ):
+                return False
+        return self._group.prepare(gradients, **update.numbers)  # type: ignore[arg-type]
+
+    def commit(self) -> None:
+        """Write all new values."""
+        self._group.commit()
+        self.moments.first = self._group.first_moments
+        self.moments.second = self._group.second_moments
 
 
 class _Update:
@@ -361,33 +380,34 @@ class _Update:
 
     __slots__ = (
         "_no_decay",
-        "_numbers",
+        "_weight_decay",
         "beta1_power",
         "beta2_power",
-        "config",
         "correction1",
         "correction2",
-        "transform",
+        "learning_rate",
+        "numbers",
     )
 
     def __init__(
         self,
         config: AdamWConfig,
+        learning_rate: float,
         no_decay: frozenset[str],
         transform: ClipTransform,
         beta1_power: float,
         beta2_power: float,
     ) -> None:
-        self.config = config
-        self.transform = transform
+        self.learning_rate = learning_rate
         self.beta1_power = beta1_power
         self.beta2_power = beta2_power
         self.correction1 = 1.0 - beta1_power
         self.correction2 = 1.0 - beta2_power
+        self._weight_decay = config.weight_decay
         self._no_decay = no_decay
         divisor, multiplier = transform.as_pair()
-        self._numbers: dict[str, Any] = {
-            "lr": config.learning_rate,
+        self.numbers: dict[str, Any] = {
+            "lr": learning_rate,
             "beta1": config.betas[0],
             "beta2": config.betas[1],
             "eps": config.eps,
@@ -399,18 +419,18 @@ class _Update:
 
     def weight_decay(self, name: str) -> float:
         """The parameter's weight decay."""
-        return 0.0 if name in self._no_decay else self.config.weight_decay
+        return 0.0 if name in self._no_decay else self._weight_decay
 
-    def prepare(self, name: str, tensor: Tensor, slot: _Slot) -> None:
-        """Compute a parameter's next value and moments into the slot's buffers."""
+    def explain(self, name: str, tensor: Tensor, moments: Moments) -> None:
+        """Raise what stands in the way of updating this parameter, if anything does."""
+        first_moment, second_moment = moments.of(name)
         result = kernels.adamw_update(
             tensor.data,
-            _checked_gradient(name, tensor, slot),
-            slot.first_moment,
-            slot.second_moment,
+            _checked_gradient(name, tensor, first_moment),
+            first_moment,
+            second_moment,
             weight_decay=self.weight_decay(name),
-            out=(slot.next_value, slot.next_first_moment, slot.next_second_moment),
-            **self._numbers,
+            **self.numbers,
         )
         if result.problem is not None:
             found = result.problem
@@ -429,19 +449,20 @@ class _Update:
                 name=name,
             )
 
-    def stages(self, name: str, tensor: Tensor, slot: _Slot) -> dict[str, Array]:
+    def stages(self, name: str, tensor: Tensor, moments: Moments) -> dict[str, Array]:
         """Every line of the formula for a parameter."""
+        first_moment, second_moment = moments.of(name)
         return kernels.adamw_stages(
             tensor.data,
-            _checked_gradient(name, tensor, slot),
-            slot.first_moment,
-            slot.second_moment,
+            _checked_gradient(name, tensor, first_moment),
+            first_moment,
+            second_moment,
             weight_decay=self.weight_decay(name),
-            **self._numbers,
+            **self.numbers,
         )
 
 
-def _checked_gradient(name: str, tensor: Tensor, slot: _Slot) -> Array:
+def _checked_gradient(name: str, tensor: Tensor, first_moment: Array) -> Array:
     gradient = tensor.grad
     if gradient is None:
         raise OptimizerError("MissingGradient", f"parameter {name!r} has no gradient", name=name)
@@ -453,12 +474,12 @@ def _checked_gradient(name: str, tensor: Tensor, slot: _Slot) -> Array:
             expected=tensor.shape,
             actual=gradient.shape,
         )
-    if slot.first_moment.shape != tensor.shape:
+    if first_moment.shape != tensor.shape:
         raise OptimizerError(
             "ParameterShapeChanged",
-            f"parameter {name!r} has shape {tensor.shape}, its moments {slot.first_moment.shape}",
+            f"parameter {name!r} has shape {tensor.shape}, its moments {first_moment.shape}",
             name=name,
-            expected=slot.first_moment.shape,
+            expected=first_moment.shape,
             actual=tensor.shape,
         )
     return gradient

@@ -87,6 +87,14 @@ class AdamWConfig:
             product,
         )
 
+    def allows_rate(self, learning_rate: object) -> bool:
+        """Is this a rate that :meth:`with_learning_rate` takes as it is?"""
+        return (
+            type(learning_rate) is float
+            and 0.0 < learning_rate < math.inf
+            and (self.weight_decay == 0.0 or 0.0 < learning_rate * self.weight_decay < 1.0)
+        )
+
     def with_learning_rate(self, learning_rate: float) -> AdamWConfig:
         """The same settings at another rate; every check runs again, the decay product's too."""
         return replace(self, learning_rate=learning_rate)

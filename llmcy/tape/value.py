@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmcy.errors import AutodiffError
 
-__all__ = ["ReadLease", "Value", "WriteLease"]
+__all__ = ["ReadLease", "Value", "WriteLease", "lock_for_writing", "unlock_written"]
 
 Array = NDArray[Any]
 WRITING = -1
@@ -157,3 +158,21 @@ class WriteLease:
 
     def __del__(self) -> None:
         self.release()
+
+
+def lock_for_writing(values: Sequence[Value]) -> bool:
+    """Exclusive access to all of these values, or to none of them."""
+    for index, value in enumerate(values):
+        if value.computed or value.leases:
+            for locked in values[:index]:
+                locked.leases = 0
+            return False
+        value.leases = WRITING
+    return True
+
+
+def unlock_written(values: Sequence[Value]) -> None:
+    """End :func:`lock_for_writing`; every revision grows by one."""
+    for value in values:
+        value.leases = 0
+        value.revision += 1
