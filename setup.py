@@ -25,6 +25,7 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "embedding",
     "grad_norm",
     "matmul",
+    "peak",
     "reduce",
     "rms_norm",
     "rope",

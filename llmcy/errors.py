@@ -522,6 +522,7 @@ class RunError(LlmcyError, RuntimeError):
         "CorruptRecord": ("path", "line"),
         "FolderNotEmpty": ("path",),
         "Io": ("operation", "path"),
+        "NoMeasurements": ("path", "problem"),
         "NotARun": ("path",),
         "UnknownModelFile": ("path",),
         "CorruptModelFile": ("path", "problem"),

@@ -13,6 +13,7 @@ from llmcy.errors import LlmcyError
 __all__ = ["main"]
 
 COMMANDS = {  # name -> module that defines a click command of that name
+    "bench": "llmcy.cli.bench",
     "diff": "llmcy.cli.diff",
     "inspect": "llmcy.cli.inspect",
     "sample": "llmcy.cli.sample",

@@ -1,0 +1,9 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+def tile_width() -> int: ...
+def multiply_adds(
+    row: NDArray[Any], out: NDArray[Any], x: float, repeats: int, n_threads: int
+) -> float: ...
+def read_all(values: NDArray[Any], out: NDArray[Any], n_threads: int) -> None: ...
