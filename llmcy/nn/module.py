@@ -59,20 +59,44 @@ class Wiring:
         Path and node of every parameter in stable order.
     """
 
-    __slots__ = ("_attributes", "named")
+    __slots__ = ("_attributes", "_checked_at", "named")
 
     def __init__(self, module: Module) -> None:
+        self._checked_at = _changes.count
         self.named = tuple(module._walk(""))
-        self._attributes = [(vars(m), tuple(vars(m).values())) for m in module._layers()]
-        if any(isinstance(v, list) for _, values in self._attributes for v in values):
+        self._attributes = [
+            (vars(layer), tuple(vars(layer)), tuple(vars(layer).values()))
+            for layer in module._layers()
+        ]
+        if any(isinstance(v, list) for _, _, values in self._attributes for v in values):
             self._attributes = []  # a list can change and stay the same object
 
     def holds(self) -> bool:
-        """Is everything still the same?"""
+        """Is everything still the same?  Looks at every attribute."""
         attributes = self._attributes
-        return bool(attributes) and all(tuple(held.values()) == v for held, v in attributes)
+        return bool(attributes) and all(
+            tuple(held) == names and tuple(held.values()) == values
+            for held, names, values in attributes
+        )
+
+    def _holds(self) -> bool:
+        """The same, without looking as long as no module anywhere has changed."""
+        if self._checked_at == _changes.count:
+            return bool(self._attributes)
+        count = _changes.count
+        if not self.holds():
+            return False
+        self._checked_at = count
+        return True
 
 
+class _Changes:
+    """How many attributes of modules have been set or deleted."""
+
+    count = 0
+
+
+_changes = _Changes()
 _wirings: WeakKeyDictionary[Module, Wiring] = WeakKeyDictionary()
 
 
@@ -82,6 +106,14 @@ class Module:
     The stable order of parameters is the order in which the attributes were set.
     """
 
+    def __setattr__(self, name: str, value: object) -> None:
+        _changes.count += 1
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _changes.count += 1
+        super().__delattr__(name)
+
     def named_parameters(self) -> list[tuple[str, Parameter]]:
         """Path and node of every parameter in stable order: a new list of the very nodes in use."""
         return list(self.wiring().named)
@@ -89,7 +121,7 @@ class Module:
     def wiring(self) -> Wiring:
         """How this module is put together now; the same object as long as nothing changes."""
         wiring = _wirings.get(self)
-        if wiring is None or not wiring.holds():
+        if wiring is None or not wiring._holds():
             wiring = _wirings[self] = Wiring(self)
         return wiring
 

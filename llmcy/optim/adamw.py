@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 from numpy.typing import NDArray
@@ -351,9 +352,9 @@ class _Together:
         """Are these still the same parameters, in the same memory, and the same moments?"""
         return (
             moments is self.moments
-            and named == self._named
-            and all(t._value is v for (_, t), v in zip(named, self.values, strict=True))
-            and all(v.array is a for v, a in zip(self.values, self._arrays, strict=True))
+            and named == self._named  # a tensor equals itself alone
+            and [tensor._value for _, tensor in named] == self.values
+            and all(map(is_, [value.array for value in self.values], self._arrays))
         )
 
     def prepare(self, update: _Update) -> bool:

@@ -14,6 +14,7 @@ from llmcy.errors import OptimizerError, TrainerError, trainer_errors
 from llmcy.evaluate import check_loss, loss_value
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, clip_to, measure_grad_norm
+from llmcy.recorded import RecordedStep
 from llmcy.tape import CarriedGradients, Tensor
 from llmcy.trainer.records import TrainingStep
 
@@ -46,6 +47,7 @@ class Updater:
         self.optimizer = optimizer
         self.max_grad_norm = max_grad_norm
         self.micro_batch_size = micro_batch_size
+        self._step = RecordedStep(model)
 
     def update(self, step: int, batch: Batch, learning_rate: float) -> TrainingStep:
         """One update; the record lists what happened in the order in which it did.
@@ -55,7 +57,8 @@ class Updater:
         TrainerError
             As :func:`llmcy.trainer.train_decoder`.
         """
-        named = self.model.named_parameters()
+        wiring = self.model.wiring()
+        named = wiring.named
         events: list[str] = []
         with trainer_errors(f"step {step}"):
             loss = self._gradients(batch, events)
@@ -75,14 +78,11 @@ class Updater:
                     actual=committed,
                 )
             events.append("adamw-step")
-            after = self.model.named_parameters()
-            preserved = len(named) == len(after) and all(
-                a_name == b_name and a is b
-                for (a_name, a), (b_name, b) in zip(named, after, strict=True)
-            )
+            preserved = wiring.holds() or named == tuple(self.model.named_parameters())
             self.model.zero_grad()
-            for name, parameter in after:
-                _check_cleared(name, parameter)
+            for name, parameter in self.model.wiring().named:
+                if not parameter.grad_is_zero:
+                    _fail_not_cleared(name, parameter)
             events.append("zero-grad")
         return TrainingStep(
             step=step,
@@ -105,11 +105,8 @@ class Updater:
         rows = self.micro_batch_size
         if rows is not None and rows < batch.width:
             return self._gradients_in_pieces(batch, rows, events)
-        loss = self.model.loss(batch.inputs, batch.targets)
-        value = loss_value(loss)
-        events.append("forward")
-        loss.backward(1.0)
-        events.append("backward")
+        value = self._step.run(batch.inputs, batch.targets, check=loss_value)
+        events += ("forward", "backward")
         return value
 
     def _gradients_in_pieces(self, batch: Batch, rows: int, events: list[str]) -> float:
@@ -145,18 +142,17 @@ def _own_kinds() -> Iterator[None]:
         raise
 
 
-def _check_cleared(name: str, parameter: Tensor) -> None:
-    gradient = None if parameter.grad_is_zero else parameter.grad
+def _fail_not_cleared(name: str, parameter: Tensor) -> None:
+    gradient = parameter.grad
     if gradient is None:
         return
     bits = gradient.view(np.uint64 if gradient.itemsize == 8 else np.uint32).reshape(-1)
-    if bits.any():
-        index = int(np.argmax(bits != 0))
-        value = float(gradient.reshape(-1)[index])
-        raise TrainerError(
-            "ParameterGradientNotZero",
-            f"the gradient of {name!r} is {value!r} at flat index {index} after clearing",
-            name=name,
-            index=index,
-            value=value,
-        )
+    index = int(np.argmax(bits != 0))
+    value = float(gradient.reshape(-1)[index])
+    raise TrainerError(
+        "ParameterGradientNotZero",
+        f"the gradient of {name!r} is {value!r} at flat index {index} after clearing",
+        name=name,
+        index=index,
+        value=value,
+    )
