@@ -1,4 +1,4 @@
-"""The decoder: embedding, blocks, final norm, tied head."""
+"""The decoder: embedding, blocks, final norm, head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmcy.config import ModelConfig
 from llmcy.errors import DTypeError, ModelError
 from llmcy.nn.attention import Attention
 from llmcy.nn.block import Block
-from llmcy.nn.embedding import Embedding
+from llmcy.nn.embedding import Embedding, OutputHead
 from llmcy.nn.init import drawn_matrix, unit_gain
 from llmcy.nn.layout import check_decoder_layout
 from llmcy.nn.linear import Linear
@@ -41,12 +41,16 @@ class Decoder(Module):
     config
         Sizes and constants.
     token_embedding, blocks, final_norm
-        The layers.  The output head is the embedding table itself: one parameter, used twice.
+        The layers.  The output head of a tied model is the embedding table itself: one parameter,
+        used twice.
+    output_head
+        The head of an untied model; None otherwise.
     """
 
     token_embedding: Embedding
     blocks: tuple[Block, ...]
     final_norm: RMSNorm
+    output_head: OutputHead | None
 
     def __init__(self, config: ModelConfig, parameters: Iterable[Parameter]) -> None:
         """Wire parameters, in stable order, into layers; they are not copied."""
@@ -71,13 +75,20 @@ class Decoder(Module):
         for _ in range(config.n_layers):
             attention_norm = norm()
             attention = Attention(
-                linear(), linear(), linear(), linear(), n_heads=config.n_heads, rotary=rotary
+                linear(),
+                linear(),
+                linear(),
+                linear(),
+                n_heads=config.n_heads,
+                n_kv_heads=config.kv_heads,
+                rotary=rotary,
             )
             ffn_norm = norm()
             ffn = SwiGLU(linear(), linear(), linear())
             blocks.append(Block(attention_norm, attention, ffn_norm, ffn))
         self.blocks = tuple(blocks)
         self.final_norm = norm()
+        self.output_head = None if config.tied_head else OutputHead(next(following))
 
     # ------------------------------------------------------------------ building
     @classmethod
@@ -133,7 +144,7 @@ class Decoder(Module):
     # ------------------------------------------------------------------ parameters
     @property
     def n_parameters(self) -> int:
-        """Scalars over all parameters; the tied table counts once."""
+        """Scalars over all parameters; a tied table counts once."""
         return sum(parameter.size for _, parameter in self.named_parameters())
 
     # ------------------------------------------------------------------ computing
@@ -160,7 +171,8 @@ class Decoder(Module):
         x = self.token_embedding(self._checked_inputs(inputs))
         for block in self.blocks:
             x = block(x)
-        return self.token_embedding.logits(self.final_norm(x))
+        head = self.token_embedding if self.output_head is None else self.output_head
+        return head.logits(self.final_norm(x))
 
     __call__ = forward
 

@@ -147,6 +147,9 @@ def random_case(seed: int, dtype: str) -> tuple[Decoder, np.ndarray, np.ndarray]
         rope_theta=draw.choice([10000.0, 3.0, 500.0]),
         rms_norm_eps=draw.choice([1e-6, 1e-5, 0.0]),
         dtype=dtype,
+        n_kv_heads=draw.choice([k for k in (None, 1, 2, 3) if k is None or n_heads % k == 0]),
+        head_size=draw.choice([None, None, 2, 8]),
+        tied_head=draw.choice([True, False]),
     )
     model = Decoder.initialize(config, seed)
     for _, p in model.named_parameters():  # gains that differ from one, larger weights

@@ -10,6 +10,7 @@ def attention(
     B: int,
     T: int,
     H: int,
+    K: int,
     Dh: int,
     n_threads: int,
 ) -> None: ...
@@ -24,6 +25,7 @@ def attention_backward(
     B: int,
     T: int,
     H: int,
+    K: int,
     Dh: int,
     n_threads: int,
 ) -> None: ...

@@ -15,8 +15,10 @@ and backward, probabilities computed again instead of kept:
     d_q[i, e]   = fold over j of d_r[i, j] * k[j, e]
     d_k[j, e]   = fold over i >= j of q[i, e] * d_r[i, j]
 
-(numerics contract, sections 6 and 8).  In binary32 the products are fused into
-their chains, and the softmax tail and W are binary64 chains rounded once (float32, rules 1 and 2).
+(numerics contract, sections 6 and 8).  A key/value head may serve a group of neighbouring query
+heads; its gradient is the sum of what each of them computes, in ascending order (part two,
+section 6).  In binary32 the products are fused into their chains, and the softmax tail and W are
+binary64 chains rounded once (float32, rules 1 and 2).
 """
 
 cimport numpy as cnp
@@ -42,7 +44,7 @@ cdef struct Job:
     real* d_q
     real* d_k
     real* d_v
-    Py_ssize_t T, H, Dh
+    Py_ssize_t T, H, K, Dh  # K heads of keys and values
     real scale
 
 
@@ -175,63 +177,89 @@ cdef inline void _sum_over_queries(
             )
 
 
+cdef inline void _add_rows(
+    Py_ssize_t T, Py_ssize_t Dh, const real* rows, real* out, Py_ssize_t stride
+) noexcept nogil:
+    """out[t, e] = out[t, e] + rows[t, e]: the next query head's gradient of a shared head."""
+    cdef Py_ssize_t t, e
+    for t in range(T):
+        for e in range(Dh):
+            out[t * stride + e] = out[t * stride + e] + rows[t * Dh + e]
+
+
 cdef void _forward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
-    cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh
-    cdef Py_ssize_t head, at, first, count
+    cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh, E = job.K * job.Dh
+    cdef Py_ssize_t group = job.H // job.K
+    cdef Py_ssize_t head, at, kv, first, count
     cdef real* p = <real*>scratch                   # (T, PANEL)
     cdef real* queries = p + T * PANEL              # (Dh, PANEL)
     cdef real* values = queries + Dh * PANEL        # panels of (T, PANEL)
     for head in range(lo, hi):
         at = head // job.H * T * D + head % job.H * Dh
-        pack_b(T, Dh, job.v + at, D, 1, values)
+        kv = head // job.H * T * E + head % job.H // group * Dh
+        pack_b(T, Dh, job.v + kv, E, 1, values)
         for first from 0 <= first < T by PANEL:
             count = min(T - first, <Py_ssize_t>PANEL)
             pack_b_panel(Dh, count, job.q + at + first * D, 1, D, queries)
-            _products(job.k + at, first + count, Dh, D, queries, p)
+            _products(job.k + kv, first + count, Dh, E, queries, p)
             _softmax(p, first, first + count, job.scale)
             _sum_over_keys(p, values, T, Dh, D, first, count, job.out + at)
 
 
 cdef void _backward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    """Heads lo .. hi - 1 of keys and values, each with all of its query heads."""
     cdef Job* job = <Job*>ctx
-    cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh
-    cdef Py_ssize_t head, at, first, count
+    cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh, E = job.K * job.Dh
+    cdef Py_ssize_t group = job.H // job.K
+    cdef Py_ssize_t shared, member, at, kv, first, count, stride
     cdef real* p = <real*>scratch                   # (T, PANEL)
     cdef real* d_r = p + T * PANEL                  # (T, PANEL)
     cdef real* across = d_r + T * PANEL             # (Dh, PANEL), queries along the lanes
     cdef real* along = across + Dh * PANEL          # panels of (PANEL, PANEL)
     cdef real* keys = along + PANEL * whole_panels(Dh)  # panels of (T, PANEL)
-    for head in range(lo, hi):
-        at = head // job.H * T * D + head % job.H * Dh
-        pack_b(T, Dh, job.k + at, D, 1, keys)
-        for first from 0 <= first < T by PANEL:
-            count = min(T - first, <Py_ssize_t>PANEL)
-            pack_b_panel(Dh, count, job.q + at + first * D, 1, D, across)
-            _products(job.k + at, first + count, Dh, D, across, p)
-            _softmax(p, first, first + count, job.scale)
-            pack_b(count, Dh, job.d_out + at + first * D, D, 1, along)
-            _sum_over_queries(p, along, Dh, D, first, count, job.d_v + at)
-            pack_b_panel(Dh, count, job.d_out + at + first * D, 1, D, across)
-            _products(job.v + at, first + count, Dh, D, across, d_r)
-            _softmax_backward(p, d_r, first, first + count, job.scale)
-            _sum_over_keys(d_r, keys, T, Dh, D, first, count, job.d_q + at)
-            pack_b(count, Dh, job.q + at + first * D, D, 1, along)
-            _sum_over_queries(d_r, along, Dh, D, first, count, job.d_k + at)
+    cdef real* finished = keys + T * whole_panels(Dh)   # two of (T, Dh), when heads are shared
+    cdef real* d_k
+    cdef real* d_v
+    for shared in range(lo, hi):
+        kv = shared // job.K * T * E + shared % job.K * Dh
+        pack_b(T, Dh, job.k + kv, E, 1, keys)
+        for member in range(group):
+            at = shared // job.K * T * D + (shared % job.K * group + member) * Dh
+            if member == 0:
+                d_k, d_v, stride = job.d_k + kv, job.d_v + kv, E
+            else:
+                d_k, d_v, stride = finished, finished + T * Dh, Dh
+            for first from 0 <= first < T by PANEL:
+                count = min(T - first, <Py_ssize_t>PANEL)
+                pack_b_panel(Dh, count, job.q + at + first * D, 1, D, across)
+                _products(job.k + kv, first + count, Dh, E, across, p)
+                _softmax(p, first, first + count, job.scale)
+                pack_b(count, Dh, job.d_out + at + first * D, D, 1, along)
+                _sum_over_queries(p, along, Dh, stride, first, count, d_v)
+                pack_b_panel(Dh, count, job.d_out + at + first * D, 1, D, across)
+                _products(job.v + kv, first + count, Dh, E, across, d_r)
+                _softmax_backward(p, d_r, first, first + count, job.scale)
+                _sum_over_keys(d_r, keys, T, Dh, D, first, count, job.d_q + at)
+                pack_b(count, Dh, job.q + at + first * D, D, 1, along)
+                _sum_over_queries(d_r, along, Dh, stride, first, count, d_k)
+            if member:
+                _add_rows(T, Dh, d_k, job.d_k + kv, E)
+                _add_rows(T, Dh, d_v, job.d_v + kv, E)
 
 
 def attention(
     cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, cnp.ndarray out,  # IN, IN, IN, OUT
-    Py_ssize_t B, Py_ssize_t T, Py_ssize_t H, Py_ssize_t Dh, int n_threads,
+    Py_ssize_t B, Py_ssize_t T, Py_ssize_t H, Py_ssize_t K, Py_ssize_t Dh, int n_threads,
 ):
-    """All arrays (B, T, H * Dh)."""
+    """q and what belongs to it (B, T, H * Dh), k and v (B, T, K * Dh); K divides H."""
     cdef Job job
     cdef int status
     job.q = <const real*>cnp.PyArray_DATA(q)
     job.k = <const real*>cnp.PyArray_DATA(k)
     job.v = <const real*>cnp.PyArray_DATA(v)
     job.out = <real*>cnp.PyArray_DATA(out)
-    job.T, job.H, job.Dh = T, H, Dh
+    job.T, job.H, job.K, job.Dh = T, H, K, Dh
     job.scale = _score_scale(Dh)
     with nogil:
         status = parallel_for(
@@ -245,9 +273,9 @@ def attention(
 def attention_backward(
     cnp.ndarray d_out, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v,  # IN
     cnp.ndarray d_q, cnp.ndarray d_k, cnp.ndarray d_v,  # OUT
-    Py_ssize_t B, Py_ssize_t T, Py_ssize_t H, Py_ssize_t Dh, int n_threads,
+    Py_ssize_t B, Py_ssize_t T, Py_ssize_t H, Py_ssize_t K, Py_ssize_t Dh, int n_threads,
 ):
-    """All arrays (B, T, H * Dh)."""
+    """q and what belongs to it (B, T, H * Dh), k and v (B, T, K * Dh); K divides H."""
     cdef Job job
     cdef int status
     job.d_out = <const real*>cnp.PyArray_DATA(d_out)
@@ -257,12 +285,16 @@ def attention_backward(
     job.d_q = <real*>cnp.PyArray_DATA(d_q)
     job.d_k = <real*>cnp.PyArray_DATA(d_k)
     job.d_v = <real*>cnp.PyArray_DATA(d_v)
-    job.T, job.H, job.Dh = T, H, Dh
+    job.T, job.H, job.K, job.Dh = T, H, K, Dh
     job.scale = _score_scale(Dh)
     with nogil:
         status = parallel_for(
-            _backward_heads, &job, B * H, GRAIN_WORK // (T * T * Dh + 1),
-            (2 * T * PANEL + Dh * PANEL + (PANEL + T) * whole_panels(Dh)) * sizeof(real), n_threads,
+            _backward_heads, &job, B * K, GRAIN_WORK // (T * T * Dh * (H // K) + 1),
+            (
+                2 * T * PANEL + Dh * PANEL + (PANEL + T) * whole_panels(Dh)
+                + (2 * T * Dh if H != K else 0)
+            ) * sizeof(real),
+            n_threads,
         )
     if status:
         raise MemoryError("attention_backward: no memory for the threads' scratch buffers")

@@ -1,6 +1,6 @@
 """Version-1 checkpoint files: one file, every byte accounted for (docs/formats.md)."""
 
-from llmcy.checkpoint.checkpoint import Checkpoint
+from llmcy.checkpoint.checkpoint import Checkpoint, version_1_problem
 from llmcy.checkpoint.encode import EncodedCheckpoint
 from llmcy.checkpoint.inspect import Inspection, inspect_bytes, inspect_file
 from llmcy.checkpoint.layout import Descriptor, DType, Role
@@ -16,4 +16,5 @@ __all__ = [
     "TokenizerRecord",
     "inspect_bytes",
     "inspect_file",
+    "version_1_problem",
 ]

@@ -14,13 +14,35 @@ from llmcy.checkpoint.decode_state import check_relations
 from llmcy.checkpoint.encode import Content, EncodedCheckpoint, encode_image
 from llmcy.checkpoint.layout import U64_MAX, overflow
 from llmcy.checkpoint.tokenizer_record import TokenizerRecord
+from llmcy.config import ModelConfig
 from llmcy.errors import CheckpointError, TrainerError
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, AdamWState, AdamWStateEntry
 from llmcy.state import DecoderModelState, OptimizerSnapshot, SelectedTrainingState
 from llmcy.tokenizer import BytePairTokenizer, LiteralTokenizer
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "version_1_problem"]
+
+
+def version_1_problem(config: ModelConfig) -> CheckpointError | None:
+    """Why a model of this configuration does not fit a version-1 file; None when it does."""
+    if config.dtype != "float64":
+        return CheckpointError(
+            "UnsupportedModelDType",
+            f"a version-1 checkpoint stores float64 models only, got {config.dtype}",
+            dtype=config.dtype,
+        )
+    for name, ordinary in (("n_kv_heads", None), ("head_size", None), ("tied_head", True)):
+        value = getattr(config, name)
+        if value != ordinary:
+            return CheckpointError(
+                "UnsupportedModelShape",
+                f"a version-1 checkpoint cannot store a model with {name} = {value!r}; "
+                "write a .safetensors model file",
+                name=name,
+                value=value,
+            )
+    return None
 
 
 class Checkpoint:
@@ -71,9 +93,10 @@ class Checkpoint:
         ------
         CheckpointError
             ``NotSealed`` for anything that is not a trainer's selected state,
-            ``UnsupportedModelDType`` for a float32 model, which version 1 cannot store; then in
-            the format's order ``SizeOverflow``, ``VocabularyMismatch``, ``StepMismatch``,
-            ``OptimizerNames``, ``OptimizerShape``.
+            ``UnsupportedModelDType`` for a float32 model and ``UnsupportedModelShape`` for shared
+            key and value heads, a head width of its own or an untied head, none of which version 1
+            can store; then in the format's order ``SizeOverflow``, ``VocabularyMismatch``,
+            ``StepMismatch``, ``OptimizerNames``, ``OptimizerShape``.
         TypeError
             For something that is no tokenizer.
         """
@@ -87,12 +110,9 @@ class Checkpoint:
         record = _as_record(tokenizer)
         step = selected_training_state.step
         model, optimizer = selected_training_state.model, selected_training_state.optimizer
-        if model.config.dtype != "float64":
-            raise CheckpointError(
-                "UnsupportedModelDType",
-                f"a version-1 checkpoint stores float64 models only, got {model.config.dtype}",
-                dtype=model.config.dtype,
-            )
+        problem = version_1_problem(model.config)
+        if problem is not None:
+            raise problem
         if not 0 <= step <= U64_MAX:
             raise overflow("selected step")
         if not isinstance(rng_state, (int, np.integer)) or not 0 <= rng_state <= U64_MAX:

@@ -64,6 +64,14 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
 @setting("d-model", "Width of the model.")
 @setting("n-layers", "Blocks.")
 @setting("n-heads", "Attention heads.")
+@setting("n-kv-heads", "Heads of keys and values, shared by query heads; 0: --n-heads.")
+@setting("head-size", "Width of one head; 0: --d-model / --n-heads.")
+@click.option(
+    "--tied-head/--untied-head",
+    default=True,
+    show_default=True,
+    help="Whether the embedding is the output head as well.",
+)
 @setting("d-ff", "Feed-forward width; 0: 8/3 of --d-model.")
 @setting("context-length", "Tokens of a training window.")
 @setting("max-seq-len", "Positions the model can hold; 0: --context-length.")

@@ -2,7 +2,7 @@
 
 from llmcy.nn.attention import Attention
 from llmcy.nn.block import Block
-from llmcy.nn.embedding import Embedding
+from llmcy.nn.embedding import Embedding, OutputHead
 from llmcy.nn.layout import check_decoder_layout
 from llmcy.nn.linear import Linear
 from llmcy.nn.module import Module, Parameter
@@ -17,6 +17,7 @@ __all__ = [
     "Embedding",
     "Linear",
     "Module",
+    "OutputHead",
     "Parameter",
     "RMSNorm",
     "RotaryTable",

@@ -16,10 +16,12 @@ class Attention(Module):
 
     Parameters
     ----------
-    query, key, value, output
-        Projections (D, D); head h owns columns ``h * w`` to ``(h + 1) * w - 1`` of the first three.
-    n_heads
-        Number of heads, H; ``w = D / H``.
+    query, output
+        Projections (D, H * w) and (H * w, D); head h owns columns ``h * w`` to ``(h + 1) * w - 1``.
+    key, value
+        Projections (D, K * w); query head h uses head ``h // (H / K)`` of both.
+    n_heads, n_kv_heads
+        Number of query heads, H, and of key and value heads, K.
     rotary
         The model's table; queries and keys are rotated, values are not.
     """
@@ -32,6 +34,7 @@ class Attention(Module):
         output: Linear,
         *,
         n_heads: int,
+        n_kv_heads: int,
         rotary: RotaryTable,
     ) -> None:
         self.query = query
@@ -39,6 +42,7 @@ class Attention(Module):
         self.value = value
         self.output = output
         self.n_heads = n_heads
+        self.n_kv_heads = n_kv_heads
         self.rotary = rotary
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -48,6 +52,6 @@ class Attention(Module):
         arrive from value, then key, then query (numerics contract, section 8, number 18).
         """
         q = self.rotary.rotate(self.query(x), self.n_heads)
-        k = self.rotary.rotate(self.key(x), self.n_heads)
+        k = self.rotary.rotate(self.key(x), self.n_kv_heads)
         v = self.value(x)
-        return self.output(ops.attention(q, k, v, self.n_heads))
+        return self.output(ops.attention(q, k, v, self.n_heads, n_kv_heads=self.n_kv_heads))

@@ -1,4 +1,4 @@
-"""The embedding table, which is also the output head."""
+"""The embedding table, and the output head, which usually is the same table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from llmcy import ops
 from llmcy.nn.module import Module, Parameter
 from llmcy.tape import Tensor
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "OutputHead"]
 
 
 class Embedding(Module):
-    """A table of one vector per token id, used in both directions.
+    """A table of one vector per token id; a tied model uses it in both directions.
 
     Parameters
     ----------
@@ -29,4 +29,21 @@ class Embedding(Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """``x @ weight.T``: a score (..., T, V) for every token id (Press and Wolf, 2017)."""
+        return ops.tied_linear(x, self.weight)
+
+
+class OutputHead(Module):
+    """A table of one vector per token id that only scores.
+
+    Parameters
+    ----------
+    weight
+        Shape (vocab_size, d_model), the layout of the embedding.
+    """
+
+    def __init__(self, weight: Parameter) -> None:
+        self.weight = weight
+
+    def logits(self, x: Tensor) -> Tensor:
+        """``x @ weight.T``: a score (..., T, V) for every token id."""
         return ops.tied_linear(x, self.weight)

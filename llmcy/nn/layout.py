@@ -27,7 +27,7 @@ TENSORS_PER_BLOCK = 9
 Shape = tuple[int, ...]
 
 
-def parameter_names(n_layers: int) -> list[str]:
+def parameter_names(n_layers: int, *, tied_head: bool = True) -> list[str]:
     """Names of a decoder's parameters in stable order (numerics contract, section 3)."""
     block = (
         "attention_norm.gain",
@@ -41,7 +41,8 @@ def parameter_names(n_layers: int) -> list[str]:
         "ffn.down.weight",
     )
     blocks = (f"blocks.{n}.{name}" for n in range(n_layers) for name in block)
-    return list(chain(["token_embedding.weight"], blocks, ["final_norm.gain"]))
+    last = ["final_norm.gain"] if tied_head else ["final_norm.gain", "output_head.weight"]
+    return list(chain(["token_embedding.weight"], blocks, last))
 
 
 def check_decoder_layout(
@@ -60,10 +61,10 @@ def check_decoder_layout(
     ------
     ModelError
         The first rule broken: the number of parameters, each name at its place, the embedding
-        table on its own, every block on its own, the final norm; and only when all of these hold
-        the earliest disagreement of a width with ``config``.
+        table on its own, every block on its own, the final norm, an untied head; and only when all
+        of these hold the earliest disagreement of a width with ``config``.
     """
-    expected_count = TENSORS_PER_BLOCK * config.n_layers + 2
+    expected_count = TENSORS_PER_BLOCK * config.n_layers + (2 if config.tied_head else 3)
     if expected_count > MAX_SIZE:
         raise ModelError(
             "ParameterAllocationFailed",
@@ -78,9 +79,8 @@ def check_decoder_layout(
             expected=expected_count,
             actual=len(names),
         )
-    for index, (expected, actual) in enumerate(
-        zip(parameter_names(config.n_layers), names, strict=True)
-    ):
+    expected_names = parameter_names(config.n_layers, tied_head=config.tied_head)
+    for index, (expected, actual) in enumerate(zip(expected_names, names, strict=True)):
         if actual != expected:
             raise ModelError(
                 "ParameterNameMismatch",
@@ -96,8 +96,13 @@ def check_decoder_layout(
     for layer in range(config.n_layers):
         start = 1 + TENSORS_PER_BLOCK * layer
         widths.append(_check_block(config, layer, own[start : start + TENSORS_PER_BLOCK]))
-    _check_vector(_final_norm_error, "Gain", "final_norm.gain", own[-1])
-    _check_agreement(config, embedding, widths, own[-1])
+    gain = own[1 + TENSORS_PER_BLOCK * config.n_layers]
+    _check_vector(_final_norm_error, "Gain", "final_norm.gain", gain)
+    if not config.tied_head:
+        _check_matrix(_output_head_error, "Table", "output_head.weight", own[-1])
+    _check_agreement(config, embedding, widths, gain)
+    if not config.tied_head:
+        _check_head_agreement(config, own[-1])
 
 
 # --------------------------------------------------------------------------- one tensor on its own
@@ -110,6 +115,10 @@ def _embedding_error(problem: str, text: str) -> ModelError:
 
 def _final_norm_error(problem: str, text: str) -> ModelError:
     return ModelError("FinalNorm", text, problem=problem)
+
+
+def _output_head_error(problem: str, text: str) -> ModelError:
+    return ModelError("OutputHead", text, problem=problem)
 
 
 def _check_vector(complain: Complain, part: str, name: str, shape: Shape) -> None:
@@ -146,18 +155,25 @@ def _check_block(config: ModelConfig, layer: int, shapes: Sequence[Shape]) -> tu
     width = query[0]
     same("KeyInputWidth", "key input", key[0], "query input", width)
     same("ValueInputWidth", "value input", value[0], "query input", width)
-    same("KeyOutputWidth", "key output", key[1], "query output", query[1])
-    same("ValueOutputWidth", "value output", value[1], "query output", query[1])
+    if config.n_kv_heads is None:
+        same("KeyOutputWidth", "key output", key[1], "query output", query[1])
+        same("ValueOutputWidth", "value output", value[1], "query output", query[1])
     _check_matrix(complain, "Output", "attention.output.weight", output)
-    if width % config.n_heads:
+    if config.head_size is None and width % config.n_heads:
         raise complain(
             "WidthNotDivisible", f"width {width} is not divisible by {config.n_heads} heads"
         )
-    head_dim = width // config.n_heads
+    head_dim = width // config.n_heads if config.head_size is None else config.head_size
     if head_dim % 2:
         raise complain("OddHeadWidth", f"head width must be even for rotary pairs, got {head_dim}")
-    same("QueryOutputWidth", "query output", query[1], "query input", width)
-    same("OutputInputWidth", "output-projection input", output[0], "query input", width)
+    together = "query input" if config.head_size is None else "the heads' width"
+    heads = config.n_heads * head_dim
+    same("QueryOutputWidth", "query output", query[1], together, heads)
+    if config.n_kv_heads is not None:
+        shared, kv_heads = "the key and value heads' width", config.n_kv_heads * head_dim
+        same("KeyOutputWidth", "key output", key[1], shared, kv_heads)
+        same("ValueOutputWidth", "value output", value[1], shared, kv_heads)
+    same("OutputInputWidth", "output-projection input", output[0], together, heads)
     same("OutputOutputWidth", "output-projection output", output[1], "query input", width)
     problem = check_rotary_table(config.max_seq_len, head_dim, config.rope_theta, config.dtype)
     if problem is not None:
@@ -282,4 +298,21 @@ def _check_agreement(
             f"final_norm.gain has {gain[0]} values, d_model is {config.d_model}",
             expected=config.d_model,
             actual=gain[0],
+        )
+
+
+def _check_head_agreement(config: ModelConfig, table: Shape) -> None:
+    if table[0] != config.vocab_size:
+        raise ModelError(
+            "OutputHeadVocabularyMismatch",
+            f"output_head.weight has {table[0]} rows, vocab_size is {config.vocab_size}",
+            expected=config.vocab_size,
+            actual=table[0],
+        )
+    if table[1] != config.d_model:
+        raise ModelError(
+            "OutputHeadWidthMismatch",
+            f"output_head.weight has {table[1]} columns, d_model is {config.d_model}",
+            expected=config.d_model,
+            actual=table[1],
         )

@@ -65,7 +65,7 @@ def _linear_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
 
 
 def tied_linear(x: Tensor, table: Tensor) -> Tensor:
-    """``x @ table.T`` for x (..., T, D) and an embedding table (V, D); result (..., T, V)."""
+    """``x @ table.T`` for x (..., T, D) and a table (V, D) of token vectors; result (..., T, V)."""
     out = kernels.matmul(x._value.array, table._value.array, transpose_b=True)
     return record("tied_linear", out, (x, table), _tied_linear_backward)
 

@@ -70,15 +70,21 @@ def _split_heads(x: Array, n_heads: int) -> Array:
     return x.reshape(x.shape[0], x.shape[1], n_heads, x.shape[2] // n_heads)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, n_heads: int, *, n_kv_heads: int | None = None
+) -> Tensor:
     """Causal attention of rotated queries and keys (Vaswani et al., 2017).
 
     Parameters
     ----------
     q, k, v
-        Shape (B, T, D), heads side by side in D.
+        Shape (B, T, D), heads side by side in D; with ``n_kv_heads``, keys and values are
+        (B, T, n_kv_heads * w).
     n_heads
-        Number of heads.
+        Number of query heads; ``w = D / n_heads``.
+    n_kv_heads
+        Number of key and value heads, each shared by as many neighbouring query heads; a divisor
+        of ``n_heads``.  None: as many as query heads.
 
     Returns
     -------
@@ -89,14 +95,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
     -----
     Probabilities are not kept: the backward pass computes them again, with equal bits.
     """
-    out = kernels.attention(q._value.array, k._value.array, v._value.array, n_heads)
-    return record("attention", out, (q, k, v), _attention_backward, (n_heads,))
+    out = kernels.attention(
+        q._value.array, k._value.array, v._value.array, n_heads, n_kv_heads=n_kv_heads
+    )
+    return record("attention", out, (q, k, v), _attention_backward, (n_heads, n_kv_heads))
 
 
 def _attention_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
     q, k, v = node.inputs
+    n_heads, n_kv_heads = node.saved
     d_q, d_k, d_v = kernels.attention_backward(
-        d_out, q._value.array, k._value.array, v._value.array, node.saved[0]
+        d_out, q._value.array, k._value.array, v._value.array, n_heads, n_kv_heads=n_kv_heads
     )
     to.give(v, d_v)  # the value mix comes after the scores, so its gradient comes first
     to.give(q, d_q)

@@ -23,6 +23,9 @@ class TrainSettings:
         Sizes of the model; ``d_ff`` 0 means ``8/3 * d_model`` rounded up to a multiple of 32.
     context_length, max_seq_len
         Tokens of a training window; positions the model can hold (0: the context length).
+    n_kv_heads, head_size, tied_head
+        Heads of keys and values (0: ``n_heads``); width of a head (0: ``d_model / n_heads``);
+        whether the embedding is the output head as well.
     rope_theta, rms_norm_eps, dtype
         As :class:`llmcy.config.ModelConfig`.
     steps, batch_size, stride
@@ -62,6 +65,9 @@ class TrainSettings:
     eval_batch_size: int = 32
     seed: int = 1
     shuffle_seed: int = 2
+    n_kv_heads: int = 0
+    head_size: int = 0
+    tied_head: bool = True
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model for a tokenizer of ``vocab_size`` ids.
@@ -82,6 +88,9 @@ class TrainSettings:
             rope_theta=self.rope_theta,
             rms_norm_eps=self.rms_norm_eps,
             dtype=self.dtype,
+            n_kv_heads=self.n_kv_heads or None,
+            head_size=self.head_size or None,
+            tied_head=self.tied_head,
         )
 
     def optimizer_config(self) -> AdamWConfig:

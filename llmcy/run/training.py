@@ -10,7 +10,7 @@ from typing import Any
 
 from llmcy._version import __version__
 from llmcy.bigram import BigramModel, score_probabilities
-from llmcy.checkpoint import Checkpoint
+from llmcy.checkpoint import Checkpoint, version_1_problem
 from llmcy.config import CONTRACT_VERSION
 from llmcy.data import (
     BatchDocument,
@@ -218,7 +218,7 @@ def _bits_per_byte(loss: float, dataset: TextDataset, epoch: MiniBatchEpoch) -> 
 def _write_selected(
     run: RunDirectory, dataset: TextDataset, result: TrainingResult, settings: TrainSettings
 ) -> None:
-    if settings.dtype == "float64":
+    if version_1_problem(result.selected_state.config) is None:
         rng = SplitMix64(settings.seed)
         checkpoint = Checkpoint.from_snapshot(
             dataset.tokenizer, result.selected_training_state, rng.state

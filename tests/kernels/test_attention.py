@@ -57,6 +57,54 @@ def test_longer_rows(dtype, shape):
                     assert_same_bits(a, e)
 
 
+# (B, T, H, K, w): K heads of keys and values for H of queries
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 9, 4, 2, 6),
+        (1, 35, 3, 1, 4),
+        (3, 5, 6, 3, 18),
+        (2, 1, 2, 1, 2),
+        (0, 3, 4, 2, 2),
+        (2, 0, 4, 2, 2),
+    ],
+    ids=str,
+)
+def test_shared_heads_equal_the_scalar_form(dtype, shape):
+    B, T, H, K, w = shape
+    rng = np.random.default_rng(11)
+    d_out, q = (filled(rng, (B, T, H * w), dtype, "plain") for _ in range(2))
+    k, v = (filled(rng, (B, T, K * w), dtype, "plain") for _ in range(2))
+    expected = oracle.attention(q, k, v, H, K)
+    gradients = oracle.attention_backward(d_out, q, k, v, H, K)
+    for name in _kernels.available_isas():
+        with _kernels.use_isa(name), _kernels.smallest_chunks():
+            for n in THREADS:
+                assert_same_bits(attention(q, k, v, H, n_kv_heads=K, n_threads=n), expected)
+                actual = attention_backward(d_out, q, k, v, H, n_kv_heads=K, n_threads=n)
+                for a, e in zip(actual, gradients, strict=True):
+                    assert_same_bits(a, e)
+
+
+def test_a_shared_head_is_a_head_repeated_whose_gradients_are_added(isa, dtype):
+    rng = np.random.default_rng(12)
+    d_out, q = (filled(rng, (2, 40, 6 * 4), dtype, "plain") for _ in range(2))
+    k, v = (filled(rng, (2, 40, 2 * 4), dtype, "plain") for _ in range(2))
+
+    def repeated(x):
+        return np.repeat(x.reshape(2, 40, 2, 1, 4), 3, axis=3).reshape(2, 40, 24)
+
+    wide = (q, repeated(k), repeated(v), 6)
+    assert_same_bits(attention(q, k, v, 6, n_kv_heads=2), attention(*wide))
+    d_q, d_k, d_v = attention_backward(d_out, q, k, v, 6, n_kv_heads=2)
+    wide_q, *wide_kv = attention_backward(d_out, *wide)
+    assert_same_bits(d_q, wide_q)
+    for d_shared, d_wide in zip((d_k, d_v), wide_kv, strict=True):
+        shares = d_wide.reshape(2, 40, 2, 3, 4)
+        total = (shares[:, :, :, 0] + shares[:, :, :, 1]) + shares[:, :, :, 2]
+        assert_same_bits(d_shared, total.reshape(2, 40, 8))
+
+
 @settings(max_examples=30)
 @given(shape=shapes, seed=seeds, cut=st.integers(0, 12))
 def test_a_position_depends_on_its_own_row_and_prefix_only(dtype, shape, seed, cut):
@@ -120,6 +168,10 @@ BAD_CALLS = [
     (lambda q: attention(q, q, q, 4), ShapeError, "q"),
     (lambda q: attention(q, q, q, 0), RangeError, "n_heads"),
     (lambda q: attention(q, q, q, 2, out=q), DTypeError, "out"),
+    (lambda q: attention(q, q, q, 2, n_kv_heads=0), RangeError, "n_kv_heads"),
+    (lambda q: attention(q, q, q, 3, n_kv_heads=2), RangeError, "n_kv_heads"),
+    (lambda q: attention(q, q, q, 2, n_kv_heads=1), ShapeError, "k"),
+    (lambda q: attention(q, q[..., :3].copy(), q, 2, n_kv_heads=1), ShapeError, "v"),
     (lambda q: attention_backward(q[:1], q, q, q, 2), ShapeError, "d_out"),
 ]
 

@@ -57,6 +57,11 @@ CASES = [
     Case("rope later", lambda x: _rope(x, 4), ((2, 3, 8),)),
     Case("embedding", lambda e: ops.embedding(e, IDS), ((5, 2),)),
     Case("attention", lambda q, k, v: ops.attention(q, k, v, 2), ((2, 4, 6),) * 3),
+    Case(
+        "attention shared heads",
+        lambda q, k, v: ops.attention(q, k, v, 4, n_kv_heads=2),
+        ((2, 3, 8), (2, 3, 4), (2, 3, 4)),
+    ),
     Case("attention 1 token", lambda q, k, v: ops.attention(q, k, v, 3), ((1, 1, 6),) * 3),
     Case("reshape", lambda x: ops.reshape(x, (3, -1)), ((2, 6),)),
     Case("sum", ops.sum, ((2, 3),)),

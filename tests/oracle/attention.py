@@ -56,31 +56,37 @@ def _probabilities(q, k, scale, dtype):
     return rows
 
 
-def attention(q, k, v, n_heads):
+def attention(q, k, v, n_heads, n_kv_heads=None):
     arithmetic = scalar.of(q.dtype)
     w = q.shape[-1] // n_heads
     scale = _scale(w, q.dtype)
     out = np.zeros_like(q)
-    qs, ks, vs = (_heads(x, n_heads) for x in (q, k, v))
+    kv_heads = n_kv_heads or n_heads
+    group = n_heads // kv_heads
+    qs, ks, vs = _heads(q, n_heads), _heads(k, kv_heads), _heads(v, kv_heads)
     for b, h in qs:
-        p = _probabilities(qs[b, h], ks[b, h], scale, q.dtype)
+        p = _probabilities(qs[b, h], ks[b, h // group], scale, q.dtype)
         for i, row in enumerate(p):
             for e in range(w):
                 out[b, i, h * w + e] = _fold(
-                    arithmetic, ((row[j], vs[b, h][j][e]) for j in range(i + 1))
+                    arithmetic, ((row[j], vs[b, h // group][j][e]) for j in range(i + 1))
                 )
     return out
 
 
-def attention_backward(d_out, q, k, v, n_heads):
+def attention_backward(d_out, q, k, v, n_heads, n_kv_heads=None):
     arithmetic = scalar.of(q.dtype)
     rounded = arithmetic.rounded
     w = q.shape[-1] // n_heads
     scale = _scale(w, q.dtype)
-    d_q, d_k, d_v = (np.zeros_like(q) for _ in range(3))
-    heads = [_heads(x, n_heads) for x in (d_out, q, k, v)]
-    for b, h in heads[0]:
-        do, qh, kh, vh = (x[b, h] for x in heads)
+    kv_heads = n_kv_heads or n_heads
+    group = n_heads // kv_heads
+    d_q, d_k, d_v = (np.zeros_like(x) for x in (q, k, v))
+    dos, qs, ks, vs = (
+        _heads(x, n) for x, n in ((d_out, n_heads), (q, n_heads), (k, kv_heads), (v, kv_heads))
+    )
+    for b, h in dos:  # heads ascending
+        do, qh, kh, vh = dos[b, h], qs[b, h], ks[b, h // group], vs[b, h // group]
         n = len(qh)
         p = _probabilities(qh, kh, scale, q.dtype)
         d_r = []
@@ -100,7 +106,10 @@ def attention_backward(d_out, q, k, v, n_heads):
             column = h * w + e
             for i in range(n):
                 d_q[b, i, column] = _fold(arithmetic, ((d_r[i][j], kh[j][e]) for j in range(i + 1)))
+            shared = h // group * w + e
             for j in range(n):
-                d_v[b, j, column] = _fold(arithmetic, ((p[i][j], do[i][e]) for i in range(j, n)))
-                d_k[b, j, column] = _fold(arithmetic, ((qh[i][e], d_r[i][j]) for i in range(j, n)))
+                share_v = _fold(arithmetic, ((p[i][j], do[i][e]) for i in range(j, n)))
+                share_k = _fold(arithmetic, ((qh[i][e], d_r[i][j]) for i in range(j, n)))
+                d_v[b, j, shared] = rounded(float(d_v[b, j, shared]) + share_v)
+                d_k[b, j, shared] = rounded(float(d_k[b, j, shared]) + share_k)
     return d_q, d_k, d_v

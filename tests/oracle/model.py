@@ -191,7 +191,9 @@ def run(
         q = act[at + "query_rotated"] = rotate(matmul(h, weight["attention.query"]), config)
         k = act[at + "key_rotated"] = rotate(matmul(h, weight["attention.key"]), config)
         v = act[at + "value"] = matmul(h, weight["attention.value"])
-        merged = act[at + "merged"] = attention_oracle.attention(q, k, v, config.n_heads)
+        merged = act[at + "merged"] = attention_oracle.attention(
+            q, k, v, config.n_heads, config.kv_heads
+        )
         act[at + "attention_output"] = matmul(merged, weight["attention.output"])
         y = act[at + "after_attention"] = _add(x, act[at + "attention_output"])
         norms[at + "2"] = rms_norm(y, parameters[at + "ffn_norm.gain"], eps)
@@ -203,7 +205,8 @@ def run(
         x = act[at + "output"] = _add(y, act[at + "ffn_output"])
     norms["final"] = rms_norm(x, parameters["final_norm.gain"], eps)
     hf = act["final_norm.output"] = norms["final"][0]
-    logits = act["logits"] = matmul(hf, table, transpose_b=True)
+    head = table if config.tied_head else parameters["output_head.weight"]
+    logits = act["logits"] = matmul(hf, head, transpose_b=True)
 
     # loss
     total = 0.0
@@ -217,7 +220,7 @@ def run(
 
     # backward
     head_part = matmul_d_weight(d_logits, hf)
-    d_hf = adj["final_norm.output"] = matmul(d_logits, table)
+    d_hf = adj["final_norm.output"] = matmul(d_logits, head)
     d_x, grad["final_norm.gain"] = rms_norm_backward(
         d_hf, x, parameters["final_norm.gain"], norms["final"], np.zeros_like(x)
     )
@@ -251,6 +254,7 @@ def run(
             act[at + "key_rotated"],
             act[at + "value"],
             config.n_heads,
+            config.kv_heads,
         )
         d_q = adj[at + "query"] = rotate(d_q, config, inverse=True)
         d_k = adj[at + "key"] = rotate(d_k, config, inverse=True)
@@ -268,5 +272,8 @@ def run(
     lookup_part = np.zeros_like(table)
     for b, t in np.ndindex(*inputs.shape):
         lookup_part[inputs[b, t]] = _add(lookup_part[inputs[b, t]], d_x[b, t])
-    grad["token_embedding.weight"] = _add(head_part, lookup_part)
+    if config.tied_head:
+        grad["token_embedding.weight"] = _add(head_part, lookup_part)
+    else:
+        grad["token_embedding.weight"], grad["output_head.weight"] = lookup_part, head_part
     return loss, act, adj, grad
