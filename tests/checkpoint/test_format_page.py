@@ -68,8 +68,8 @@ def test_every_error_kind_is_listed_with_its_fields(page):
     for kinds, fields in re.findall(r"^\| (`[A-Z][^|]*) \|([^|]*)\|", text, flags=re.MULTILINE):
         names = tuple(name for name in re.findall(r"`(\w+)`", fields) if name != "cause")
         listed |= dict.fromkeys(re.findall(r"`(\w+)`", kinds), names)
-    for kind, fields in re.findall(r"^`(\w+)` \(`(\w+)`\)", text, flags=re.MULTILINE):
-        listed[kind] = (fields,)
+    for kind, fields in re.findall(r"^`(\w+)` \((`[^)]*)\)", text, flags=re.MULTILINE):
+        listed[kind] = tuple(re.findall(r"`(\w+)`", fields))
     listed |= dict.fromkeys(re.findall(r"^`(Consumed)`", text, flags=re.MULTILINE), ())
     assert listed == CheckpointError.KINDS
 
