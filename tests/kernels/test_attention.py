@@ -33,7 +33,7 @@ def test_forward_and_backward_equal_the_scalar_form(dtype, shape, seed, flavour)
     expected = oracle.attention(q, k, v, H)
     gradients = oracle.attention_backward(d_out, q, k, v, H)
     for name in _kernels.available_isas():
-        with _kernels.use_isa(name):
+        with _kernels.use_isa(name), _kernels.smallest_chunks():
             for n_threads in THREADS:
                 assert_same_bits(attention(q, k, v, H, n_threads=n_threads), expected)
                 actual = attention_backward(d_out, q, k, v, H, n_threads=n_threads)
@@ -49,7 +49,7 @@ def test_longer_rows(dtype, shape):
     expected = oracle.attention(q, k, v, H)
     gradients = oracle.attention_backward(d_out, q, k, v, H)
     for name in _kernels.available_isas():
-        with _kernels.use_isa(name):
+        with _kernels.use_isa(name), _kernels.smallest_chunks():
             for n_threads in (1, 3):
                 assert_same_bits(attention(q, k, v, H, n_threads=n_threads), expected)
                 actual = attention_backward(d_out, q, k, v, H, n_threads=n_threads)

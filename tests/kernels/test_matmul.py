@@ -20,7 +20,7 @@ sizes = st.one_of(st.integers(0, 4), st.integers(1, 20))
 
 def on_every_isa_and_thread_count(function):
     for name in _kernels.available_isas():
-        with _kernels.use_isa(name):
+        with _kernels.use_isa(name), _kernels.smallest_chunks():
             for n_threads in THREADS:
                 yield function(n_threads)
 
