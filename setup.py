@@ -19,6 +19,7 @@ KERNELS = Path("llmcy/_kernels")
 FLOAT_KERNELS = [  # built per instruction set and dtype
     "adamw",
     "attention",
+    "attention_step",
     "cross_entropy",
     "elementary",
     "elementwise",

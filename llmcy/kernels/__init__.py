@@ -14,6 +14,13 @@ from llmcy.kernels.adamw import (
     adamw_update,
 )
 from llmcy.kernels.attention import attention, attention_backward
+from llmcy.kernels.attention_step import (
+    KEY_BLOCK,
+    attention_step,
+    cache_append,
+    cached_keys,
+    empty_cache,
+)
 from llmcy.kernels.cross_entropy import (
     cross_entropy,
     cross_entropy_backward,
@@ -50,6 +57,7 @@ from llmcy.kernels.swiglu import silu, silu_backward, swiglu, swiglu_backward
 
 __all__ = [
     "ADAMW_STAGES",
+    "KEY_BLOCK",
     "AdamWGroup",
     "AdamWUpdate",
     "GradNorm",
@@ -63,6 +71,9 @@ __all__ = [
     "add",
     "attention",
     "attention_backward",
+    "attention_step",
+    "cache_append",
+    "cached_keys",
     "causal_softmax",
     "causal_softmax_backward",
     "copy",
@@ -73,6 +84,7 @@ __all__ = [
     "embedding",
     "embedding_backward",
     "empty",
+    "empty_cache",
     "empty_like",
     "exp",
     "first_non_finite",
