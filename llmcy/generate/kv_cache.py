@@ -498,7 +498,9 @@ class CacheSession:
         return StepOutput(last[:, None], rows, lengths - 1, lengths, scores, kept)
 
     def _head(self) -> Array:
-        return self._model.token_embedding.weight.data
+        model = self._model
+        head = model.token_embedding if model.output_head is None else model.output_head
+        return head.weight.data
 
     def _blocks(
         self, flat: Ids, owners: Ids, positions: Ids, counts: Ids
@@ -569,16 +571,25 @@ def _rotated(x: Array, head_dim: int, table: tuple[Array, Array]) -> Array:
 
 def _full_attention(q: Array, k: Array, v: Array, counts: Ids, layer: LayerKVCache) -> Array:
     """Causal attention inside each of some sequences that lie one after the other."""
-    heads = layer.n_heads
+    heads, kv_heads = layer.n_heads, layer.n_kv_heads
     if (counts == counts[0]).all():
         shape = (len(counts), int(counts[0]), -1)
-        mixed = kernels.attention(q.reshape(shape), k.reshape(shape), v.reshape(shape), heads)
+        mixed = kernels.attention(
+            q.reshape(shape), k.reshape(shape), v.reshape(shape), heads, n_kv_heads=kv_heads
+        )
         return mixed.reshape(q.shape)
     out = kernels.empty_like(q)
     start = 0
     for count in counts.tolist():
         part = slice(start, start + count)
-        kernels.attention(q[None, part], k[None, part], v[None, part], heads, out=out[None, part])
+        kernels.attention(
+            q[None, part],
+            k[None, part],
+            v[None, part],
+            heads,
+            n_kv_heads=kv_heads,
+            out=out[None, part],
+        )
         start += count
     return out
 

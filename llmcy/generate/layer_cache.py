@@ -82,7 +82,7 @@ class LayerKVCache:
         self.capacity = capacity
         self.head_dim = rotary.head_dim
         self.n_heads = attention.n_heads
-        self.n_kv_heads = attention.key.weight.shape[1] // rotary.head_dim
+        self.n_kv_heads = attention.n_kv_heads
         self.d_model = attention.query.weight.shape[0]
         self._rotary = (rotary.head_dim, rotary.max_seq_len, _bits(rotary.theta))
         self._nodes = _parts(attention)
@@ -159,6 +159,12 @@ class LayerKVCache:
         sizes = (
             ("CacheModelWidthMismatch", "width", self.d_model, attention.query.weight.shape[0]),
             ("CacheHeadCountMismatch", "number of heads", self.n_heads, attention.n_heads),
+            (
+                "CacheHeadCountMismatch",
+                "number of key and value heads",
+                self.n_kv_heads,
+                attention.n_kv_heads,
+            ),
             ("CacheHeadWidthMismatch", "head width", self.head_dim, rotary.head_dim),
         )
         for kind, what, mine, theirs in sizes:

@@ -1,4 +1,4 @@
-"""Cached logits have the bits of the uncached forward pass, and a cache is refused when it must be."""
+"""Cached logits have the bits of the uncached pass; a cache that does not fit is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def full_logits(model: Decoder, tokens: list[int]) -> np.ndarray:
 
 @st.composite
 def models(draw: st.DrawFn) -> Decoder:
-    heads = draw(st.sampled_from([1, 2, 3]))
+    heads, kv_heads = draw(st.sampled_from([(1, None), (2, None), (3, 1), (4, 2), (3, None)]))
     config = ModelConfig(
         vocab_size=draw(st.integers(2, 40)),
         d_model=heads * draw(st.sampled_from([2, 6, 8, 16])),
@@ -36,6 +36,9 @@ def models(draw: st.DrawFn) -> Decoder:
         max_seq_len=draw(st.integers(1, 40)),
         rope_theta=draw(st.sampled_from([10000.0, 7.5])),
         dtype=draw(st.sampled_from(["float64", "float32"])),
+        n_kv_heads=kv_heads,
+        head_size=draw(st.sampled_from([None, 4])),
+        tied_head=draw(st.booleans()),
     )
     model = Decoder.initialize(config, draw(st.integers(0, 2**32)))
     for _, parameter in model.named_parameters():  # initial values are small: make scores matter
@@ -46,7 +49,7 @@ def models(draw: st.DrawFn) -> Decoder:
 @settings(max_examples=60)
 @given(model=models(), data=st.data())
 def test_cached_logits_have_the_bits_of_the_full_pass(model: Decoder, data: st.DataObject) -> None:
-    """Every position, split, batch width, mixture of lengths, instruction set, number of threads."""
+    """Every position, split, batch, mixture of lengths, instruction set, number of threads."""
     config = model.config
     capacity = config.max_seq_len
     token = st.integers(0, config.vocab_size - 1)

@@ -25,9 +25,8 @@ def layer(
     parts = [Linear(Parameter(f"{name}.weight", eye)) for name in names]
     output = SWAP if width == 4 else np.eye(width)
     table = RotaryTable(positions, width // heads, theta, eye.dtype.name)
-    return Attention(
-        *parts, Linear(Parameter("output.weight", output)), n_heads=heads, rotary=table
-    )
+    parts.append(Linear(Parameter("output.weight", output)))
+    return Attention(*parts, n_heads=heads, n_kv_heads=heads, rotary=table)
 
 
 def test_a_layer_step_by_step(isa: str) -> None:
