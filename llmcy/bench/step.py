@@ -7,6 +7,7 @@ import numpy as np
 from llmcy.bench.cases import StepCase
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, AdamWConfig, ParameterGroups, clip_grad_norm
+from llmcy.recorded import RECORDING_BYTES, RecordedStep
 
 __all__ = ["TrainingStep"]
 
@@ -17,9 +18,16 @@ class TrainingStep:
     """Forward, backward, clipping, AdamW and clearing, on one batch of random tokens.
 
     Calling it does one step and returns the loss before the update.
+
+    Parameters
+    ----------
+    case, dtype
+        What is trained.
+    recorded
+        Repeat recorded steps, as the trainer does; False goes through the tape every time.
     """
 
-    def __init__(self, case: StepCase, dtype: str) -> None:
+    def __init__(self, case: StepCase, dtype: str, *, recorded: bool = True) -> None:
         self.model = Decoder.initialize(case.config(dtype), 1)
         names = [name for name, _ in self.model.named_parameters()]
         self.optimizer = AdamW(AdamWConfig(1e-3), ParameterGroups.from_rule(names))
@@ -27,12 +35,12 @@ class TrainingStep:
         shape = (case.batch_size, case.context_length)
         self.inputs = draw.integers(0, case.vocab_size, shape)
         self.targets = draw.integers(0, case.vocab_size, shape)
+        self.recorded = RecordedStep(self.model, limit=RECORDING_BYTES if recorded else 0)
 
     def __call__(self) -> float:
-        loss = self.model.loss(self.inputs, self.targets)
-        loss.backward()
+        loss = self.recorded.run(self.inputs, self.targets)
         named = self.model.named_parameters()
         clip = clip_grad_norm(named, MAX_GRAD_NORM)
         self.optimizer.step(named, transform=clip.transform)
         self.model.zero_grad()
-        return float(loss.item())
+        return loss
