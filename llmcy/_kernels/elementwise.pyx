@@ -23,6 +23,9 @@ from llmcy._kernels.types cimport is_finite_real, real
 
 cnp.import_array()
 
+cdef extern from "llmcy_search.h" nogil:
+    bint any_non_finite "llmcy_any_non_finite"(const real* x, Py_ssize_t n)
+
 cdef struct Job:
     const real* a
     const real* b
@@ -182,18 +185,8 @@ cdef struct Search:
 
 cdef void _search(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Search* search = <Search*>ctx
-    cdef const real* values = search.values
-    cdef Py_ssize_t start, stop, i
-    cdef int bad
-    # whole blocks: a loop without an exit is one the compiler vectorises
-    for start from lo <= start < hi by 1024:
-        stop = min(start + 1024, hi)
-        bad = 0
-        for i in range(start, stop):
-            bad |= not is_finite_real(values[i])
-        if bad:
-            search.bad = 1
-            return
+    if any_non_finite(search.values + lo, hi - lo):
+        search.bad = 1
 
 
 def first_non_finite(cnp.ndarray x, int n_threads) -> int:  # IN
@@ -215,17 +208,10 @@ def first_non_finite(cnp.ndarray x, int n_threads) -> int:  # IN
 
 def first_with_non_finite(tuple xs) -> int:  # IN
     """Index of the first of several small arrays that holds a NaN or an infinity, or -1."""
-    cdef Py_ssize_t k, i, n
-    cdef const real* values
+    cdef Py_ssize_t k
     cdef cnp.ndarray x
-    cdef int bad
     for k in range(len(xs)):
         x = xs[k]
-        values = <const real*>cnp.PyArray_DATA(x)
-        n = cnp.PyArray_SIZE(x)
-        bad = 0
-        for i in range(n):
-            bad |= not is_finite_real(values[i])
-        if bad:
+        if any_non_finite(<const real*>cnp.PyArray_DATA(x), cnp.PyArray_SIZE(x)):
             return k
     return -1
