@@ -1,5 +1,10 @@
 """From logits to tokens, and from a prompt to its continuation."""
 
+from llmcy.generate.cached import (
+    CachedGenerationResult,
+    generate_batch,
+    generate_cached,
+)
 from llmcy.generate.generate import (
     GenerationConfig,
     GenerationResult,
@@ -7,11 +12,14 @@ from llmcy.generate.generate import (
     StopReason,
     generate_uncached,
 )
+from llmcy.generate.kv_cache import CacheSession, KVCache, StepOutput, WorkCounters
+from llmcy.generate.layer_cache import AttentionEvidence, LayerKVCache, forward_incremental
 from llmcy.generate.sampling import (
     Distribution,
     Greedy,
     Sample,
     SamplingMode,
+    TemperatureSampling,
     TemperatureTopK,
     distribution,
     sample,
@@ -19,16 +27,27 @@ from llmcy.generate.sampling import (
 )
 
 __all__ = [
+    "AttentionEvidence",
+    "CacheSession",
+    "CachedGenerationResult",
     "Distribution",
     "GenerationConfig",
     "GenerationResult",
     "GenerationStep",
     "Greedy",
+    "KVCache",
+    "LayerKVCache",
     "Sample",
     "SamplingMode",
+    "StepOutput",
     "StopReason",
+    "TemperatureSampling",
     "TemperatureTopK",
+    "WorkCounters",
     "distribution",
+    "forward_incremental",
+    "generate_batch",
+    "generate_cached",
     "generate_uncached",
     "sample",
     "sample_traced",

@@ -1,6 +1,7 @@
-"""Continuing a prompt, one full forward pass a token.
+"""Continuing a prompt, one full forward pass a token: the slow and obvious way.
 
-Slow and obvious on purpose: every token is chosen from a forward pass over the whole prefix.
+What makes a request valid, how a token is chosen and when to stop are defined here for every way of
+generating; :mod:`llmcy.generate.cached` has the fast one.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmcy import kernels
 from llmcy.errors import AutodiffError, GenerationError, ModelError, SamplingError
 from llmcy.generate.sampling import SamplingMode, check_mode, sample
 from llmcy.model import Decoder
@@ -23,6 +26,7 @@ __all__ = [
     "GenerationResult",
     "GenerationStep",
     "StopReason",
+    "Writer",
     "check_request",
     "generate_uncached",
 ]
@@ -43,11 +47,13 @@ class GenerationConfig:
     Parameters
     ----------
     mode
-        ``Greedy()`` or ``TemperatureTopK(temperature, top_k)``.
+        ``Greedy()``, ``TemperatureTopK(temperature, top_k)`` or ``TemperatureSampling(...)``.
     eos
         Token id that ends the text, or nothing.
     max_new_tokens
         Tokens to generate at most; 0 computes nothing.
+    log_probabilities
+        Note the log-probability that the model, before any sampling mode, gave to each choice.
 
     Raises
     ------
@@ -58,6 +64,7 @@ class GenerationConfig:
     mode: SamplingMode
     eos: int | None
     max_new_tokens: int
+    log_probabilities: bool = False
 
     def __post_init__(self) -> None:
         limit = self.max_new_tokens
@@ -82,12 +89,15 @@ class GenerationStep:
     unit_draw, interval
         The draw and the interval that held it, as in
         :class:`~llmcy.generate.sampling.Sample`.
+    log_probability
+        Natural logarithm of the model's own probability of the token, if asked for.
     """
 
     prefix_length: int
     token_id: int
     unit_draw: float | None
     interval: tuple[float, float]
+    log_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,7 @@ def check_request(
     config: GenerationConfig,
     vocab_size: int,
     max_seq_len: int,
+    error_class: type[GenerationError] = GenerationError,
 ) -> list[int]:
     """Check a request before anything is computed or drawn; returns the prompt's ids.
 
@@ -129,9 +140,9 @@ def check_request(
     """
     ids = [int(token_id) for token_id in prompt]
     if not ids:
-        raise GenerationError("EmptyPrompt", "the prompt has no token")
+        raise error_class("EmptyPrompt", "the prompt has no token")
     if len(ids) > max_seq_len:
-        raise GenerationError(
+        raise error_class(
             "PromptTooLong",
             f"the prompt has {len(ids)} tokens, the model holds {max_seq_len} positions",
             tokens=len(ids),
@@ -139,7 +150,7 @@ def check_request(
         )
     for position, token_id in enumerate(ids):
         if not 0 <= token_id < vocab_size:
-            raise GenerationError(
+            raise error_class(
                 "PromptTokenOutOfBounds",
                 f"prompt token {token_id} at position {position} is outside the vocabulary of "
                 f"{vocab_size}",
@@ -148,7 +159,7 @@ def check_request(
                 vocabulary_size=vocab_size,
             )
     if config.eos is not None and not 0 <= config.eos < vocab_size:
-        raise GenerationError(
+        raise error_class(
             "EosTokenOutOfBounds",
             f"end-of-text token {config.eos} is outside the vocabulary of {vocab_size}",
             token_id=config.eos,
@@ -157,8 +168,90 @@ def check_request(
     try:
         check_mode(config.mode, vocab_size)
     except SamplingError as error:
-        raise GenerationError("Sampling", str(error), cause=error) from error
+        raise error_class("Sampling", str(error), cause=error) from error
     return ids
+
+
+class Writer:
+    """One text being written: what it holds, and the choice of its next token.
+
+    Parameters
+    ----------
+    prompt
+        Checked token ids.
+    config
+        Mode, end-of-text token, limit.
+    rng
+        The stream draws come from.
+    vocab_size, max_seq_len
+        Of the model.
+    error_class
+        What to raise.
+    """
+
+    def __init__(
+        self,
+        prompt: list[int],
+        config: GenerationConfig,
+        rng: SplitMix64,
+        vocab_size: int,
+        max_seq_len: int,
+        error_class: type[GenerationError] = GenerationError,
+    ) -> None:
+        self.prompt = tuple(prompt)
+        self.prefix = list(prompt)
+        self.steps: list[GenerationStep] = []
+        self.stop = StopReason.TOKEN_LIMIT if config.max_new_tokens == 0 else None
+        self._config = config
+        self._rng = rng
+        self._vocab_size = vocab_size
+        self._max_seq_len = max_seq_len
+        self._error_class = error_class
+
+    def choose(self, logits: NDArray[Any]) -> GenerationStep:
+        """Choose the next token from the logits behind the prefix; sets ``stop`` when it was last.
+
+        Raises
+        ------
+        GenerationError
+            ``LogitCountMismatch``, or ``Sampling`` with its cause.
+        """
+        if logits.size != self._vocab_size:
+            raise self._error_class(
+                "LogitCountMismatch",
+                f"the model gave {logits.size} logits for a vocabulary of {self._vocab_size}",
+                expected=self._vocab_size,
+                actual=int(logits.size),
+            )
+        try:
+            choice = sample(logits, self._config.mode, self._rng, self.prefix)
+        except SamplingError as error:
+            raise self._error_class("Sampling", str(error), cause=error) from error
+        log_probability = None
+        if self._config.log_probabilities:
+            row = np.ascontiguousarray(logits, np.float64).reshape(-1)
+            log_probability = float(kernels.log_softmax(row)[choice.token_id])
+        step = GenerationStep(
+            len(self.prefix), choice.token_id, choice.unit_draw, choice.interval, log_probability
+        )
+        self.prefix.append(choice.token_id)
+        self.steps.append(step)
+        self.stop = self._stop_reason(choice.token_id)
+        return step
+
+    def _stop_reason(self, token_id: int) -> StopReason | None:
+        if token_id == self._config.eos:
+            return StopReason.EOS
+        if len(self.steps) == self._config.max_new_tokens:
+            return StopReason.TOKEN_LIMIT
+        if len(self.prefix) > self._max_seq_len:
+            return StopReason.CONTEXT_LIMIT
+        return None
+
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """The tokens chosen so far."""
+        return tuple(step.token_id for step in self.steps)
 
 
 def generate_uncached(
@@ -198,33 +291,14 @@ def generate_uncached(
         fails; ``LogitCountMismatch``.  Draws made before a failure stay made.
     """
     vocab_size, max_seq_len = model.config.vocab_size, model.config.max_seq_len
-    prefix = check_request(prompt, config, vocab_size, max_seq_len)
-    asked = tuple(prefix)
-    steps: list[GenerationStep] = []
-    if config.max_new_tokens == 0:
-        return GenerationResult(asked, (), (), StopReason.TOKEN_LIMIT, 0)
-    while True:
-        logits = _last_logits(model, prefix)
-        if logits.size != vocab_size:
-            raise GenerationError(
-                "LogitCountMismatch",
-                f"the model gave {logits.size} logits for a vocabulary of {vocab_size}",
-                expected=vocab_size,
-                actual=int(logits.size),
-            )
-        try:
-            choice = sample(logits, config.mode, rng)
-        except SamplingError as error:
-            raise GenerationError("Sampling", str(error), cause=error) from error
-        step = GenerationStep(len(prefix), choice.token_id, choice.unit_draw, choice.interval)
-        prefix.append(choice.token_id)
-        steps.append(step)
+    ids = check_request(prompt, config, vocab_size, max_seq_len)
+    writer = Writer(ids, config, rng, vocab_size, max_seq_len)
+    while writer.stop is None:
+        step = writer.choose(_last_logits(model, writer.prefix))
         if on_token is not None:
             on_token(step)
-        stop = _stop_reason(config, choice.token_id, len(steps), len(prefix), max_seq_len)
-        if stop is not None:
-            generated = tuple(step.token_id for step in steps)
-            return GenerationResult(asked, generated, tuple(steps), stop, len(steps))
+    steps = tuple(writer.steps)
+    return GenerationResult(writer.prompt, writer.generated, steps, writer.stop, len(steps))
 
 
 def _last_logits(model: Decoder, prefix: list[int]) -> NDArray[np.float64]:
@@ -237,14 +311,3 @@ def _last_logits(model: Decoder, prefix: list[int]) -> NDArray[np.float64]:
     last: NDArray[np.float64] = logits[0, -1].astype(np.float64)
     return last
 
-
-def _stop_reason(
-    config: GenerationConfig, token_id: int, count: int, prefix_length: int, max_seq_len: int
-) -> StopReason | None:
-    if token_id == config.eos:
-        return StopReason.EOS
-    if count == config.max_new_tokens:
-        return StopReason.TOKEN_LIMIT
-    if prefix_length > max_seq_len:
-        return StopReason.CONTEXT_LIMIT
-    return None

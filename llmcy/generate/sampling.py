@@ -8,7 +8,7 @@ every machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = [
     "Greedy",
     "Sample",
     "SamplingMode",
+    "TemperatureSampling",
     "TemperatureTopK",
     "check_mode",
     "distribution",
@@ -39,7 +40,12 @@ SUM_TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the largest logit, the lowest id among equals; no draw is consumed."""
+    """Take the largest logit, the lowest id among equals; no draw is consumed.
+
+    ``repetition_penalty`` is as in :class:`TemperatureSampling`; 1 leaves the logits alone.
+    """
+
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,30 @@ class TemperatureTopK:
     top_k: int
 
 
-SamplingMode = Greedy | TemperatureTopK
+@dataclass(frozen=True)
+class TemperatureSampling:
+    """Draw from a softmax that is cut down in a stated order.
+
+    1. ``repetition_penalty`` r: a logit of a token that the text already holds becomes ``x / r``
+       if it is above 0, else ``x * r`` (Keskar et al., "CTRL", 2019).
+    2. ``top_k``: the k largest logits stay, ties going to the lower id; nothing means all.
+    3. ``temperature`` t: weights exp(x / t) below the largest, which weighs exactly 1.
+    4. ``top_p`` (Holtzman et al., "The curious case of neural text degeneration", 2020): a token
+       stays when the probabilities of those ranked before it sum to less than p.
+    5. ``min_p``: a token stays when it weighs at least ``min_p`` of the largest.
+    6. What stays is divided by its sum, and one draw chooses.
+
+    All numbers are checked when a token is chosen, against the vocabulary at hand.
+    """
+
+    temperature: float
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+SamplingMode = Greedy | TemperatureTopK | TemperatureSampling
 
 
 @dataclass(frozen=True)
@@ -162,26 +191,54 @@ def check_mode(mode: SamplingMode, vocab_size: int) -> None:
     Raises
     ------
     SamplingError
-        ``InvalidTemperature``, then ``InvalidTopK``.
+        The first of ``InvalidTemperature``, ``InvalidTopK``, ``InvalidTopP``, ``InvalidMinP``,
+        ``InvalidRepetitionPenalty``.
     """
-    if isinstance(mode, Greedy):
-        return
+    if not isinstance(mode, Greedy):
+        _check_drawn(mode, vocab_size)
+    penalty = _penalty(mode)
+    if not math.isfinite(penalty) or penalty <= 0.0:
+        raise SamplingError(
+            "InvalidRepetitionPenalty",
+            f"repetition_penalty must be finite and > 0, got {penalty!r}",
+            value=penalty,
+        )
+
+
+def _check_drawn(mode: TemperatureTopK | TemperatureSampling, vocab_size: int) -> None:
     if not math.isfinite(mode.temperature) or mode.temperature <= 0.0:
         raise SamplingError(
             "InvalidTemperature",
             f"temperature must be finite and > 0, got {mode.temperature!r}",
             value=mode.temperature,
         )
-    if not 1 <= mode.top_k <= vocab_size:
+    if mode.top_k is not None and not 1 <= mode.top_k <= vocab_size:
         raise SamplingError(
             "InvalidTopK",
             f"top_k must be from 1 to the vocabulary size {vocab_size}, got {mode.top_k}",
             top_k=mode.top_k,
             vocabulary_size=vocab_size,
         )
+    if isinstance(mode, TemperatureTopK):
+        return
+    if not 0.0 < mode.top_p <= 1.0:
+        raise SamplingError(
+            "InvalidTopP", f"top_p must be above 0 and at most 1, got {mode.top_p!r}",
+            value=mode.top_p,
+        )  # fmt: skip
+    if not 0.0 <= mode.min_p <= 1.0:
+        raise SamplingError(
+            "InvalidMinP", f"min_p must be from 0 to 1, got {mode.min_p!r}", value=mode.min_p
+        )
 
 
-def distribution(logits: ArrayLike, mode: SamplingMode) -> Distribution:
+def _penalty(mode: SamplingMode) -> float:
+    return 1.0 if isinstance(mode, TemperatureTopK) else mode.repetition_penalty
+
+
+def distribution(
+    logits: ArrayLike, mode: SamplingMode, history: Sequence[int] = ()
+) -> Distribution:
     """The distribution over next tokens; draws nothing.
 
     Parameters
@@ -189,13 +246,16 @@ def distribution(logits: ArrayLike, mode: SamplingMode) -> Distribution:
     logits
         One row, (V,); float32 values are converted exactly.
     mode
-        ``Greedy()`` or ``TemperatureTopK(temperature, top_k)``.
+        ``Greedy()``, ``TemperatureTopK(temperature, top_k)`` or ``TemperatureSampling(...)``.
+    history
+        Tokens of the text so far; only a repetition penalty looks at them.
 
     Raises
     ------
     SamplingError
         The first of ``EmptyLogits``, ``VocabularyTooLarge``, ``NonFiniteLogit``,
-        ``InvalidTemperature``, ``InvalidTopK``, ``InvalidProbabilitySum``.
+        ``InvalidTemperature``, ``InvalidTopK``, ``InvalidTopP``, ``InvalidMinP``,
+        ``InvalidRepetitionPenalty``, ``InvalidProbabilitySum``.
 
     Notes
     -----
@@ -205,12 +265,17 @@ def distribution(logits: ArrayLike, mode: SamplingMode) -> Distribution:
     """
     x = _checked_logits(logits)
     check_mode(mode, x.size)
+    if _penalty(mode) != 1.0:
+        x = _penalised(x, _penalty(mode), history)
     if isinstance(mode, Greedy):
         retained = [int(np.argmax(x))]  # the first of equals
         weights = [1.0]
     else:
-        retained = _largest(x, mode.top_k)
+        retained = _largest(x, x.size if mode.top_k is None else mode.top_k)
         weights = _weights(x[retained], mode.temperature)
+        if isinstance(mode, TemperatureSampling):
+            weights = weights[: _kept_count(weights, mode.top_p, mode.min_p)]
+            retained = retained[: len(weights)]
     total = _compensated_sum(weights)
     probabilities = np.zeros(x.size)
     if math.isfinite(total) and total > 0.0:
@@ -225,12 +290,17 @@ def distribution(logits: ArrayLike, mode: SamplingMode) -> Distribution:
     return Distribution(x, tuple(retained), probabilities, probability_sum)
 
 
-def sample(logits: ArrayLike, mode: SamplingMode, rng: SplitMix64 | None = None) -> Sample:
+def sample(
+    logits: ArrayLike,
+    mode: SamplingMode,
+    rng: SplitMix64 | None = None,
+    history: Sequence[int] = (),
+) -> Sample:
     """Choose a token; consumes one draw of ``rng`` unless greedy.
 
     Parameters
     ----------
-    logits, mode
+    logits, mode, history
         As for :func:`distribution`.
     rng
         The caller's stream; not needed for a greedy choice.
@@ -240,17 +310,20 @@ def sample(logits: ArrayLike, mode: SamplingMode, rng: SplitMix64 | None = None)
     SamplingError
         As :func:`distribution`; ``rng`` has not moved then.
     """
-    return sample_traced(logits, mode, rng)[0]
+    return sample_traced(logits, mode, rng, history)[0]
 
 
 def sample_traced(
-    logits: ArrayLike, mode: SamplingMode, rng: SplitMix64 | None = None
+    logits: ArrayLike,
+    mode: SamplingMode,
+    rng: SplitMix64 | None = None,
+    history: Sequence[int] = (),
 ) -> tuple[Sample, Distribution]:
     """As :func:`sample`, with the distribution the choice was made from.
 
     The distribution is complete before the draw, so a failure cannot advance the stream.
     """
-    found = distribution(logits, mode)
+    found = distribution(logits, mode, history)
     if isinstance(mode, Greedy):
         return Sample(found.retained[0], None, (0.0, 1.0)), found
     if rng is None:
@@ -272,6 +345,11 @@ def _checked_logits(logits: ArrayLike) -> NDArray[np.float64]:
             vocabulary_size=int(given.size),
         )
     x = np.ascontiguousarray(given, np.float64).reshape(-1)
+    _check_finite(x)
+    return x
+
+
+def _check_finite(x: NDArray[np.float64]) -> None:
     finite = np.isfinite(x)
     if not finite.all():
         token_id = int(np.argmin(finite))
@@ -282,7 +360,34 @@ def _checked_logits(logits: ArrayLike) -> NDArray[np.float64]:
             token_id=token_id,
             value=value,
         )
+
+
+def _penalised(
+    x: NDArray[np.float64], penalty: float, history: Sequence[int]
+) -> NDArray[np.float64]:
+    """The logits with those of tokens in ``history`` pushed down, each one once."""
+    x = x.copy()
+    for token_id in sorted(set(history)):
+        value = float(x[token_id])
+        x[token_id] = value / penalty if value > 0.0 else value * penalty
+    _check_finite(x)
     return x
+
+
+def _kept_count(weights: list[float], top_p: float, min_p: float) -> int:
+    """How many of the ranked weights, the first of which is 1, pass both conditions."""
+    count = len(weights)
+    if top_p < 1.0:
+        total = _compensated_sum(weights)
+        before, lost = 0.0, 0.0
+        for rank, weight in enumerate(weights):
+            if rank and before >= top_p:
+                count = rank
+                break
+            before, lost = _continue_sum(before, lost, (weight / total,))
+    while weights[count - 1] < min_p:
+        count -= 1
+    return count
 
 
 def _largest(x: NDArray[np.float64], k: int) -> list[int]:

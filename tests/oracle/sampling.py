@@ -52,3 +52,42 @@ def choose(probabilities: list[float], draw: float) -> tuple[int, float, float]:
             return i, start, end
         start = end
     raise AssertionError(draw)
+
+
+def filtered(
+    logits: list[float],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    penalty: float,
+    history: list[int],
+) -> tuple[list[int], list[float]]:
+    """(retained ids in rank order, probabilities in id order) after every filter in its order."""
+    logits = [
+        (x / penalty if x > 0.0 else x * penalty) if i in history else x
+        for i, x in enumerate(logits)
+    ]
+    ranked, probabilities, _ = distribution(logits, temperature, top_k)
+    top = logits[ranked[0]]
+    weights = {}
+    for i in ranked:
+        gap = (
+            (logits[i] - top) / temperature
+            if temperature < 1.0
+            else logits[i] / temperature - top / temperature
+        )
+        weights[i] = exp(gap)
+    weights[ranked[0]] = 1.0
+    kept = []
+    for rank, i in enumerate(ranked):
+        before = kahan([probabilities[j] for j in ranked[:rank]])
+        if rank and top_p < 1.0 and before >= top_p:
+            break
+        kept.append(i)
+    kept = [i for i in kept if weights[i] >= min_p]
+    total = kahan([weights[i] for i in kept])
+    final = [0.0] * len(logits)
+    for i in kept:
+        final[i] = weights[i] / total
+    return kept, final
