@@ -4,14 +4,17 @@ The bytes go to a temporary sibling, are forced to the disk, and the sibling is 
 destination.  Every call to the operating system is looked up in :mod:`os` when it is made, so a
 test can make any one of them fail.
 
-What a crash leaves: before the rename the old file, perhaps with a dot-file beside it that nothing
-removes later; after the rename the new file.  When only the last step fails (forcing the directory
-to the disk) the new file is already in place, and the call still reports the failure.
+What a crash leaves: before the rename the old file, perhaps with a dot-file beside it, which
+:func:`sweep_temporaries` removes; after the rename the new file.  When only the last step fails
+(forcing the directory to the disk) the new file is already in place, and the call still reports the
+failure.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import threading
 from contextlib import suppress
 from itertools import count
@@ -19,9 +22,18 @@ from pathlib import PurePath
 
 from llmcy.errors import FileError
 
-__all__ = ["MAX_TEMPORARY_ATTEMPTS", "PathLike", "check_destination", "write_atomic"]
+__all__ = [
+    "MAX_TEMPORARY_ATTEMPTS",
+    "PathLike",
+    "check_destination",
+    "publish",
+    "sweep_temporaries",
+    "synchronize_directory",
+    "write_atomic",
+]
 
 MAX_TEMPORARY_ATTEMPTS = 128
+_TEMPORARY_NAME = re.compile(r"\..+\.tmp-\d+-\d+", re.DOTALL)
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 # renaming over an existing file is atomic on Unix only
@@ -106,11 +118,62 @@ def write_atomic(path: PathLike, data: bytes | bytearray | memoryview) -> None:
             os.rename(temporary, destination)
         except OSError as cause:
             raise _io("atomically replace", destination, cause) from cause
-        _synchronize_directory(parent)
+        synchronize_directory(parent)
     except BaseException:
         with suppress(OSError):  # renamed already, or it fails too: the first failure is reported
             os.unlink(temporary)
         raise
+
+
+def publish(path: PathLike, data: bytes | bytearray | memoryview) -> None:
+    """:func:`write_atomic`, but not begun when the disk has no room for all of ``data``.
+
+    Raises
+    ------
+    FileError
+        ``NoSpace`` with the bytes needed and free, before anything is written; else as
+        :func:`write_atomic`, which also meets a disk that others fill meanwhile.
+    """
+    destination, parent, _ = check_destination(path)
+    needed = memoryview(data).nbytes
+    if hasattr(os, "statvfs"):
+        try:
+            held = os.statvfs(parent)
+        except OSError as cause:
+            raise _io("measure free space", parent, cause) from cause
+        free = held.f_bavail * held.f_frsize
+        if free < needed:
+            raise FileError(
+                "NoSpace",
+                f"{destination!r} needs {needed} bytes, the disk has {free} free",
+                path=destination,
+                needed=needed,
+                free=free,
+            )
+    write_atomic(path, data)
+
+
+def sweep_temporaries(folder: PathLike) -> list[str]:
+    """Remove the temporaries that writers killed half-way left in ``folder``; tell their names.
+
+    Nobody else may be writing into the folder.
+
+    Raises
+    ------
+    FileError
+        ``Io`` when the folder cannot be read or a temporary not be removed.
+    """
+    where = os.fsdecode(folder)
+    removed = []
+    try:
+        for name in sorted(os.listdir(where)):
+            path = os.path.join(where, name)
+            if _TEMPORARY_NAME.fullmatch(name) and stat.S_ISREG(os.lstat(path).st_mode):
+                os.unlink(path)
+                removed.append(name)
+    except OSError as cause:
+        raise _io("sweep temporaries of", where, cause) from cause
+    return removed
 
 
 def _io(operation: str, path: str, cause: Exception) -> FileError:
@@ -159,7 +222,7 @@ def _fill(descriptor: int, temporary: str, data: memoryview) -> None:
         raise _io("close temporary", temporary, cause) from cause
 
 
-def _synchronize_directory(parent: str) -> None:
+def synchronize_directory(parent: str) -> None:
     """Force the directory's new entry to the disk."""
     try:
         descriptor = os.open(parent, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))

@@ -39,7 +39,10 @@ class BigramModel:
     """
 
     def __init__(
-        self, vocab_size: int, alpha: float, documents: Iterable[Sequence[int] | NDArray[np.integer]]
+        self,
+        vocab_size: int,
+        alpha: float,
+        documents: Iterable[Sequence[int] | NDArray[np.integer]],
     ) -> None:
         if vocab_size <= 0:
             raise MetricError("EmptyVocabulary", "bigram: vocab_size must be at least 1")

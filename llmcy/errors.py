@@ -281,6 +281,7 @@ class FileError(LlmcyError, OSError):
     KINDS = {
         "NoFileName": ("path",),
         "UnsupportedAtomicReplacement": (),
+        "NoSpace": ("path", "needed", "free"),
         "Io": ("operation", "path"),
     }
 
@@ -595,4 +596,14 @@ class RunError(LlmcyError, RuntimeError):
         "NotARun": ("path",),
         "UnknownModelFile": ("path",),
         "CorruptModelFile": ("path", "problem"),
+        "Locked": ("path",),
+        # job checkpoints and continuing a run
+        "InvalidJobFile": ("path", "field", "problem"),
+        "InvalidRecord": ("path", "step", "problem"),
+        "InvalidTokens": ("path", "problem"),
+        "RunChanged": ("field", "expected", "actual"),
+        "NoValidCheckpoint": ("path", "problems"),
+        "NotResumable": ("path", "reason"),
+        "SaveFailed": ("path", "step"),
+        "Stopped": ("path", "step", "planned"),
     }

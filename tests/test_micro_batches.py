@@ -1,10 +1,11 @@
 """Micro-batches change memory and nothing else."""
 
 import dataclasses
-import tracemalloc
+import gc
 
 import pytest
 
+from llmcy._kernels import memory
 from llmcy.config import ModelConfig
 from llmcy.data import (
     BatchDocument,
@@ -15,6 +16,7 @@ from llmcy.data import (
     WindowConfig,
 )
 from llmcy.errors import RangeError, TrainerError
+from llmcy.kernels.memory import release_memory
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, AdamWConfig, LearningRateSchedule
 from llmcy.reference.fixtures import TrainingFixture, wide
@@ -128,32 +130,37 @@ def test_a_loss_that_is_not_finite_is_refused_in_pieces_too(
 
 
 def test_memory_follows_the_micro_batch() -> None:
-    config = ModelConfig(64, 32, 2, 2, 64, 64, dtype="float32")
+    """Counted by the store of large arrays: what a step had in use lies there afterwards."""
+    config = ModelConfig(256, 64, 2, 2, 128, 128, dtype="float32")
     rng = SplitMix64(1)
-    tokens = [rng.below(64) for _ in range(64 * 16 + 1)]
+    tokens = [rng.below(256) for _ in range(128 * 16 + 1)]
     epoch = MiniBatchEpoch.build(
         Partition.TRAIN,
         [BatchDocument("d", Partition.TRAIN, tokens)],
-        WindowConfig(64, 64),
+        WindowConfig(128, 128),
         MiniBatchConfig(16, BatchOrder.sequential()),
     )
     batch = epoch.batches[0]
     assert batch.width == 16
-    peaks = {}
-    for size in (1, 4, 16):
-        model = Decoder.initialize(config, 1)
-        updater = Updater(model, AdamW(AdamWConfig(1e-3)), 1.0, micro_batch_size=size)
-        updater.update(1, batch, 1e-3)  # moments and scratch exist from here on
-        tracemalloc.start()
-        updater.update(2, batch, 1e-3)
-        peaks[size] = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    parameters = 4 * config.n_parameters
-    assert peaks[4] < peaks[16] / 2, peaks
-    assert peaks[1] < peaks[4], peaks
-    # what remains beside the accumulators is a quarter of the activations, up to small objects
-    activations = peaks[16] - 2 * parameters
-    assert peaks[4] - 2 * parameters < activations * 0.35, (peaks, parameters)
+    used = {}
+    for size in (1, 2, 4, 8, 16):
+        updater = Updater(
+            Decoder.initialize(config, 1), AdamW(AdamWConfig(1e-3)), 1.0, micro_batch_size=size
+        )
+        release_memory()
+        before = memory.held()
+        for step in (1, 2, 3):
+            updater.update(step, batch, 1e-3)
+        del updater  # with what it keeps from one update to the next
+        gc.collect()
+        used[size] = memory.held() - before
+    row = used[2] - used[1]
+    assert row > 0
+    # each further row in memory takes as much as the first, whatever the parameters take
+    assert used[4] - used[2] == pytest.approx(2 * row, rel=0.1), used
+    assert used[8] - used[4] == pytest.approx(4 * row, rel=0.1), used
+    assert used[16] > used[8] + 7 * row, used
+    assert used[1] < used[16] / 5, used
 
 
 def test_the_rows_of_all_pieces_make_the_loss() -> None:

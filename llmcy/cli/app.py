@@ -8,14 +8,16 @@ import sys
 import click
 
 from llmcy._version import __version__
-from llmcy.errors import LlmcyError
+from llmcy.errors import LlmcyError, RunError
 
 __all__ = ["main"]
 
+STATUS = {"SaveFailed": 74, "Stopped": 75}  # as EX_IOERR and EX_TEMPFAIL of sysexits.h
 COMMANDS = {  # name -> module that defines a click command of that name
     "bench": "llmcy.cli.bench",
     "diff": "llmcy.cli.diff",
     "inspect": "llmcy.cli.inspect",
+    "resume": "llmcy.cli.resume",
     "sample": "llmcy.cli.sample",
     "selftest": "llmcy.cli.selftest",
     "train": "llmcy.cli.train",
@@ -43,12 +45,16 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: an error of llmcy becomes one line on stderr and exit status 1."""
+    """Entry point: an error of llmcy becomes one line on stderr and an exit status.
+
+    The status is 1, save for two outcomes of a run that scripts ask for (docs/runs.md): 75 when it
+    was stopped by a signal and can be continued, 74 when a checkpoint or record could not be saved.
+    """
     try:
         cli()
     except LlmcyError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(STATUS.get(error.kind, 1) if isinstance(error, RunError) else 1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away; nothing to report
         sys.exit(1)

@@ -27,12 +27,13 @@ class TrainingProgress:
     a line every twentieth of the run takes its place.
     """
 
-    def __init__(self, steps: int, *, quiet: bool = False) -> None:
-        self._steps = steps
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._steps = 0
+        self._finished = 0  # before this process
         self._quiet = quiet
         self._out = Console(highlight=False, soft_wrap=True)
-        errors = Console(stderr=True)
-        self._live = errors.is_terminal and not quiet
+        self._errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._live = self._errors.is_terminal and not quiet
         self._bar = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -40,11 +41,11 @@ class TrainingProgress:
             TextColumn("loss {task.fields[loss]}"),
             TextColumn("{task.fields[speed]} tokens/s"),
             TimeRemainingColumn(),
-            console=errors,
+            console=self._errors,
             transient=True,
             disable=not self._live,
         )
-        self._task = self._bar.add_task("steps", total=steps, loss="-", speed="-")
+        self._task = self._bar.add_task("steps", total=None, loss="-", speed="-")
         self._tokens = 0
         self._seconds = 0.0
         self._last = time.monotonic()
@@ -61,13 +62,25 @@ class TrainingProgress:
         if not self._quiet:
             self._out.print(text, markup=False)
 
-    def on_start(self, model: Decoder, epoch: MiniBatchEpoch) -> None:
+    def on_save(self, step: int) -> None:
+        """A checkpoint was written; that does not count as training time."""
+        self._last = time.monotonic()
+
+    def on_problem(self, text: str) -> None:
+        """What went wrong without ending the run: one line on stderr, also when quiet."""
+        self._errors.print(f"warning: {text}", markup=False)
+
+    def on_start(self, model: Decoder, epoch: MiniBatchEpoch, finished: int, planned: int) -> None:
+        self._steps, self._finished = planned, finished
+        self._bar.update(self._task, total=planned, completed=finished)
         config = model.config
         self.say(
             f"model      {model.n_parameters:,} parameters, {config.dtype}: "
             f"vocab {config.vocab_size}, d_model {config.d_model}, {config.n_layers} layers, "
             f"{config.n_heads} heads, d_ff {config.d_ff}"
         )
+        if finished:
+            self.say(f"continues  after step {finished} of {planned}")
         self.say(
             f"updates    {self._steps} of {epoch.batch_count} batches an epoch, "
             f"{epoch.window_count} windows of {epoch.context_length} tokens"
@@ -85,7 +98,8 @@ class TrainingProgress:
         )
         every = max(1, self._steps // 20)
         if not self._live and step.step % every == 0:
-            left = self._seconds / step.step * (self._steps - step.step)
+            done = step.step - self._finished
+            left = self._seconds / done * (self._steps - step.step)
             self.say(
                 f"step {step.step:>6}  loss {step.train_loss:.4f}  "
                 f"norm {step.norm_before:.3f}  {speed:,.0f} tokens/s  {left:.0f} s left"

@@ -8,11 +8,19 @@ from typing import Any
 
 import click
 
-from llmcy._threads import set_num_threads
+from llmcy.cli.jobs import (
+    SCHEDULE,
+    conclude,
+    given_options,
+    job_options,
+    read_rates,
+    under_way,
+    use_threads,
+)
 from llmcy.cli.progress import TrainingProgress
 from llmcy.data import Partition, SplitRule, TextDataset, load_dataset
 from llmcy.data.sources import CUT_CHOICES
-from llmcy.run import TrainSettings, TrainSummary, run_training
+from llmcy.run import JobOptions, TrainSettings, run_training
 
 __all__ = ["train"]
 
@@ -78,12 +86,21 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
 @setting("rope-theta", "Base of the rotary frequencies.")
 @setting("rms-norm-eps", "Epsilon of the norms.")
 @setting("steps", "Updates.")
+@setting("epochs", "Passes over the training windows, instead of --steps.")
 @setting("batch-size", "Windows an update.")
 @setting("stride", "Tokens between window starts; 0: --context-length.")
 @setting("learning-rate", "Peak rate.")
-@setting("min-learning-rate", "Last rate of the cosine schedule.")
+@setting("min-learning-rate", "Last rate of cosine, linear and wsd.")
 @setting("warmup-steps", "Updates of linear warm-up.")
-@setting("schedule", "How the rate falls.", click.Choice(["cosine", "constant", "inverse-sqrt"]))
+@setting("decay-steps", "Updates of the last decay of wsd; 0: a fifth of all.")
+@setting("schedule", "How the rate falls; wsd: warm-up, stable, decay.", SCHEDULE)
+@click.option(
+    "--learning-rates",
+    "rates_file",
+    default=None,
+    type=click.Path(),
+    help="File with one rate a line: all rates of the run, instead of a schedule and --steps.",
+)
 @click.option("--beta1", default=TrainSettings.betas[0], show_default=True)
 @click.option("--beta2", default=TrainSettings.betas[1], show_default=True)
 @setting("eps", "Epsilon of AdamW.")
@@ -93,6 +110,7 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
 @setting("eval-batch-size", "Windows a measured batch.")
 @setting("seed", "Of the initial values.")
 @setting("shuffle-seed", "Of the order of windows.")
+@job_options
 @click.option("--threads", default=None, type=int, help="No result depends on it.")
 @click.option("--quiet", is_flag=True, help="Print the last lines only.")
 def train(
@@ -107,6 +125,7 @@ def train(
     validation_fraction: float,
     test_fraction: float,
     merges: int,
+    rates_file: str | None,
     beta1: float,
     beta2: float,
     threads: int | None,
@@ -118,8 +137,10 @@ def train(
 
     Writes a run folder, and ends with the selected step and a digest of its parameters.
     """
-    if threads is not None:
-        set_num_threads(threads)
+    use_threads(threads)
+    options = JobOptions(**given_options(fields))
+    if rates_file is not None:
+        fields |= {"schedule": "list", "learning_rates": read_rates(rates_file)}
     settings = TrainSettings(betas=(beta1, beta2), **fields)
     settings.trainer_config()  # a wrong setting is said before any text is read
     rule = SplitRule(validation_fraction, test_fraction, split_salt, duplicates)
@@ -132,17 +153,17 @@ def train(
         cut=cut,
         min_document_bytes=min_document_bytes,
     )
-    with TrainingProgress(settings.steps, quiet=quiet) as progress:
+    with under_way(quiet) as (progress, watcher, stop):
         _describe(dataset, progress)
         summary = run_training(
             dataset,
             settings,
             run_path or _next_run_folder(),
-            on_start=progress.on_start,
-            on_step=progress.on_step,
-            on_checkpoint=progress.on_checkpoint,
+            options,
+            watcher=watcher,
+            stop=stop,
         )
-    _conclude(summary)
+    conclude(summary)
 
 
 def _describe(dataset: TextDataset, progress: TrainingProgress) -> None:
@@ -159,12 +180,3 @@ def _next_run_folder() -> Path:
     while Path("runs", f"run-{number:03}").exists():
         number += 1
     return Path("runs", f"run-{number:03}")
-
-
-def _conclude(summary: TrainSummary) -> None:
-    click.echo(
-        f"selected   step {summary.selected_step}, validation loss {summary.validation_loss:.4f} "
-        f"({summary.bits_per_byte:.3f} bits a byte); a bigram model has {summary.bigram_loss:.4f}"
-    )
-    click.echo(f"run        {summary.run.path}")
-    click.echo(f"parameters {summary.fingerprint}")

@@ -51,7 +51,8 @@ class TextDataset:
     tokenizer
         Learned on the training documents.
     learned
-        The rules with their counts (the learner's final sequences are not kept).
+        The rules with their counts (the learner's final sequences are not kept); None when the
+        dataset was read back and nothing was learned.
     documents
         Encoded documents by partition.
     split
@@ -59,7 +60,7 @@ class TextDataset:
     """
 
     tokenizer: BytePairTokenizer
-    learned: LearnedBpe
+    learned: LearnedBpe | None
     documents: EncodedPartitions
     split: SplitRecord
 

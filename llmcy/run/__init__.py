@@ -1,16 +1,25 @@
-"""Run folders: what a training run leaves on disk, and loading a model from it."""
+"""Run folders: what a training run leaves on disk, continuing it, and loading a model from it."""
 
 from llmcy.run.directory import RunDirectory
+from llmcy.run.job import Watcher
 from llmcy.run.model_file import LoadedModel, encode_model_file, load_model
-from llmcy.run.settings import TrainSettings
-from llmcy.run.training import TrainSummary, run_training
+from llmcy.run.options import JobOptions
+from llmcy.run.settings import TrainSettings, make_schedule
+from llmcy.run.stopping import StopRequest
+from llmcy.run.training import Extension, TrainSummary, resume_training, run_training
 
 __all__ = [
+    "Extension",
+    "JobOptions",
     "LoadedModel",
     "RunDirectory",
+    "StopRequest",
     "TrainSettings",
     "TrainSummary",
+    "Watcher",
     "encode_model_file",
     "load_model",
+    "make_schedule",
+    "resume_training",
     "run_training",
 ]

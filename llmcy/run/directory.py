@@ -1,17 +1,6 @@
-"""The folder of one run.
+"""The folder of one run; docs/runs.md describes every file and what survives a kill.
 
-| file | what it holds |
-|---|---|
-| ``config.json`` | model, optimizer, rates, other settings; package and contract version |
-| ``split.json`` | every document: id, digest, size, partition; the rule that placed it |
-| ``tokenizer.json`` | kind and merges of the tokenizer |
-| ``steps.jsonl`` | one line per update |
-| ``evaluations.jsonl`` | one line per measurement of the losses |
-| ``selected.ckpt`` | the selected state of a float64 run (version-1 checkpoint) |
-| ``selected.safetensors`` | the selected state of a float32 run |
-| ``summary.json`` | selected step, losses, digest of the parameters |
-
-Whole files are replaced atomically.  The two ``.jsonl`` files grow by whole lines, so what a kill
+Whole files are replaced atomically.  The two ``.jsonl`` logs grow by whole lines, so what a kill
 leaves behind is a valid prefix, at worst with one unfinished last line.
 """
 
@@ -19,13 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmcy.atomic_file import write_atomic
-from llmcy.errors import LlmcyError, RunError
+try:
+    import fcntl
+except ImportError:  # no such locks on this platform
+    fcntl = None  # type: ignore[assignment]
 
-__all__ = ["RunDirectory"]
+from llmcy.atomic_file import publish, sweep_temporaries, synchronize_directory
+from llmcy.errors import LlmcyError, RunError
+from llmcy.run.checkpoints import newest_selected
+
+__all__ = ["RunDirectory", "json_bytes"]
 
 SELECTED_FILES = ("selected.ckpt", "selected.safetensors")
 
@@ -74,7 +71,8 @@ class RunDirectory:
         Raises
         ------
         RunError
-            ``NotARun`` when there is no ``config.json`` in it.
+            ``NotARun`` when there is no ``config.json`` in it, which is the last file that
+            creating a run writes.
         """
         run = cls(path)
         if not (run.path / "config.json").is_file():
@@ -87,8 +85,7 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace ``name`` by ``value`` as indented JSON, atomically."""
-        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        self.write_bytes(name, text.encode())
+        self.write_bytes(name, json_bytes(value))
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Replace ``name`` atomically.
@@ -100,12 +97,41 @@ class RunDirectory:
         """
         path = self.path / name
         try:
-            write_atomic(path, data)
+            publish(path, data)
         except (OSError, LlmcyError) as error:
             raise _io("write", path, error) from error
 
-    def append_line(self, name: str, record: dict[str, Any]) -> None:
-        """Append one JSON line to ``name``.
+    def sweep(self) -> list[str]:
+        """Remove what killed writers left half-written; tell the names.
+
+        Raises
+        ------
+        RunError
+            ``Io``.
+        """
+        try:
+            return sweep_temporaries(self.path)
+        except LlmcyError as error:
+            raise _io("sweep", self.path, error) from error
+
+    def make_folder(self, name: str) -> Path:
+        """Make a folder inside the run folder, if it is not there, and force it to the disk.
+
+        Raises
+        ------
+        RunError
+            ``Io`` naming the folder.
+        """
+        path = self.path / name
+        try:
+            path.mkdir(exist_ok=True)
+            synchronize_directory(str(self.path))
+        except (OSError, LlmcyError) as error:
+            raise _io("create", path, error) from error
+        return path
+
+    def read_bytes(self, name: str) -> bytes:
+        """The content of a file of the run.
 
         Raises
         ------
@@ -113,15 +139,74 @@ class RunDirectory:
             ``Io`` naming the file.
         """
         path = self.path / name
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
         try:
-            with path.open("ab") as file:
-                file.write(line.encode())
+            return path.read_bytes()
+        except OSError as error:
+            raise _io("read", path, error) from error
+
+    def append_information(self, name: str, record: dict[str, Any]) -> None:
+        """Add a JSON line to a file that nothing depends on.
+
+        Raises
+        ------
+        RunError
+            ``Io`` naming the file.
+        """
+        path = self.path / name
+        try:
+            with path.open("a", encoding="ascii") as file:
+                file.write(json.dumps(record) + "\n")
         except OSError as error:
             raise _io("append to", path, error) from error
 
+    def read_json(self, name: str) -> Any:
+        """The value in a JSON file of the run.
+
+        Raises
+        ------
+        RunError
+            ``Io``, or ``NotARun`` when it is no JSON.
+        """
+        path = self.path / name
+        try:
+            return json.loads(self.read_bytes(name))
+        except (ValueError, RecursionError) as error:
+            raise RunError(
+                "NotARun", f"{str(path)!r} is no JSON: {error}", cause=error, path=str(self.path)
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training into this folder; a lock ends with its process.
+
+        Raises
+        ------
+        RunError
+            ``Locked`` when another process holds it; ``Io``.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise _io("open", self.path, error) from error
+        try:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise RunError(
+                        "Locked",
+                        f"another process is training into {str(self.path)!r}",
+                        cause=error,
+                        path=str(self.path),
+                    ) from error
+                except OSError:
+                    pass  # a file system without locks
+            yield
+        finally:
+            os.close(descriptor)
+
     def selected_path(self) -> Path:
-        """The file of the selected state.
+        """The file of the selected state; of the best one so far while the run is not finished.
 
         Raises
         ------
@@ -131,11 +216,20 @@ class RunDirectory:
         for name in SELECTED_FILES:
             if (self.path / name).is_file():
                 return self.path / name
+        newest = newest_selected(self.path)
+        if newest is not None:
+            return newest
         raise RunError(
             "NotARun",
             f"{str(self.path)!r} holds no selected state ({' or '.join(SELECTED_FILES)})",
             path=str(self.path),
         )
+
+
+def json_bytes(value: Any) -> bytes:
+    """The text of a JSON file of a run, for people to read; equal values give equal bytes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _io(operation: str, path: Path, error: BaseException) -> RunError:

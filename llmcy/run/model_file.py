@@ -27,6 +27,7 @@ from llmcy.config import CONTRACT_VERSION, ModelConfig
 from llmcy.errors import LlmcyError, RunError
 from llmcy.model import Decoder
 from llmcy.run.directory import RunDirectory
+from llmcy.run.job_file import decode_state_file
 from llmcy.state import DecoderModelState
 from llmcy.tokenizer import BytePairTokenizer, LiteralTokenizer
 
@@ -93,12 +94,14 @@ def encode_model_file(state: DecoderModelState, tokenizer: Tokenizer, selected_s
 
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
-    """Load a model from a run folder, a version-1 checkpoint or a ``.safetensors`` model file.
+    """Load a model from a run folder, a version-1 checkpoint, a ``.safetensors`` model file, or a
+    state file of a run.
 
     Raises
     ------
     RunError
-        ``Io``, ``NotARun``, ``UnknownModelFile`` or ``CorruptModelFile``, naming the file.
+        ``Io``, ``NotARun``, ``UnknownModelFile``, ``CorruptModelFile`` or ``InvalidJobFile``,
+        naming the file.
     CheckpointError
         For a version-1 file that is not valid.
     """
@@ -148,6 +151,8 @@ def _from_safetensors(file: Path, data: bytes) -> LoadedModel:
             f"{str(file)!r} is neither a version-1 checkpoint nor a safetensors file: {error}",
             path=str(file),
         ) from error
+    if '"format":"llmcy-state-1"' in metadata.get("llmcy", ""):
+        return _from_state_file(file, data)
     if "llmcy" not in metadata:
         raise RunError(
             "UnknownModelFile",
@@ -174,6 +179,14 @@ def _from_safetensors(file: Path, data: bytes) -> LoadedModel:
             file, f"tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}"
         )
     return LoadedModel(model, tokenizer, step, state.fingerprint(), file)
+
+
+def _from_state_file(file: Path, data: bytes) -> LoadedModel:
+    """A job checkpoint gives the model it stands at, a selected state the one it holds."""
+    state = decode_state_file(data, file)
+    fingerprint = state.model.fingerprint()
+    tokenizer = tokenizer_from_record(state.described["tokenizer"])
+    return LoadedModel(state.model.into_model(), tokenizer, state.step, fingerprint, file)
 
 
 def _model_state(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from llmcy.config import ModelConfig
@@ -10,7 +10,9 @@ from llmcy.errors import ConfigError
 from llmcy.optim import AdamWConfig
 from llmcy.trainer import LearningRateSchedule, TrainerConfig
 
-__all__ = ["TrainSettings"]
+__all__ = ["SCHEDULES", "TrainSettings", "make_schedule"]
+
+SCHEDULES = ("cosine", "linear", "wsd", "inverse-sqrt", "constant", "list")
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,13 @@ class TrainSettings:
         As :class:`llmcy.config.ModelConfig`.
     steps, batch_size, stride
         Updates; windows an update; tokens between window starts (0: the context length).
-    learning_rate, min_learning_rate, warmup_steps, schedule
-        Peak rate; last rate of a cosine; updates of linear warm-up; ``cosine``, ``constant`` or
-        ``inverse-sqrt``.
+    epochs
+        Passes over the training windows instead of ``steps``; 0: ``steps`` counts.
+    learning_rate, min_learning_rate, warmup_steps, decay_steps, schedule
+        Peak rate; last rate of a cosine or a line; updates of linear warm-up; updates of the final
+        decay of ``wsd`` (0: a fifth of all); one of `SCHEDULES`.
+    learning_rates
+        Every rate of the schedule ``list``; their number is the number of updates.
     betas, eps, weight_decay, max_grad_norm
         AdamW and clipping; gains never decay.
     eval_every, eval_batch_size
@@ -51,12 +57,15 @@ class TrainSettings:
     rms_norm_eps: float = 1e-6
     dtype: str = "float32"
     steps: int = 200
+    epochs: int = 0
     batch_size: int = 64
     stride: int = 0
     learning_rate: float = 1e-2
     min_learning_rate: float = 1e-3
     warmup_steps: int = 20
+    decay_steps: int = 0
     schedule: str = "cosine"
+    learning_rates: tuple[float, ...] = ()
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
@@ -97,8 +106,21 @@ class TrainSettings:
         """AdamW's settings; its own rate is the peak of the schedule."""
         return AdamWConfig(self.learning_rate, self.betas, self.eps, self.weight_decay)
 
-    def trainer_config(self) -> TrainerConfig:
+    def planned_steps(self, batches_per_epoch: int | None = None) -> int:
+        """Updates of the run; with ``epochs`` it takes the batches of one epoch to know them."""
+        if self.schedule == "list":
+            return len(self.learning_rates)
+        if self.epochs and batches_per_epoch is not None:
+            return self.epochs * batches_per_epoch
+        return self.steps
+
+    def trainer_config(self, batches_per_epoch: int | None = None) -> TrainerConfig:
         """One rate an update, and when to measure.
+
+        Parameters
+        ----------
+        batches_per_epoch
+            For ``epochs``; without it the plan for ``steps`` is made, to check the other settings.
 
         Raises
         ------
@@ -107,28 +129,91 @@ class TrainSettings:
         ConfigError
             For an unknown schedule.
         """
-        rate, steps, warmup = self.learning_rate, self.steps, self.warmup_steps
         optimizer = self.optimizer_config()  # refuses a rate that is not positive and finite
-        if self.schedule == "cosine":
-            low = min(self.min_learning_rate, rate)
-            schedule = LearningRateSchedule.warmup_cosine(rate, min(warmup, steps), steps, low)
-        elif self.schedule == "inverse-sqrt":
-            schedule = LearningRateSchedule.warmup_inverse_sqrt(rate, max(1, warmup), steps)
-        elif self.schedule == "constant":
-            schedule = LearningRateSchedule.constant(rate, steps)
-        else:
-            raise ConfigError(
-                "InvalidSetting",
-                f"schedule must be cosine, constant or inverse-sqrt, got {self.schedule!r}",
-                name="schedule",
-                value=self.schedule,
-            )
+        if self.epochs < 0:
+            raise _invalid("epochs", self.epochs, "must be a whole number")
+        schedule = make_schedule(
+            self.schedule,
+            self.planned_steps(batches_per_epoch),
+            learning_rate=self.learning_rate,
+            min_learning_rate=self.min_learning_rate,
+            warmup_steps=self.warmup_steps,
+            decay_steps=self.decay_steps,
+            learning_rates=self.learning_rates,
+        )
         for scheduled in schedule.rates():
             optimizer.with_learning_rate(scheduled)  # the decay product of every rate
         return TrainerConfig.every(schedule, self.eval_every, self.max_grad_norm)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainSettings:
+        """The inverse of :meth:`to_dict`.
+
+        Raises
+        ------
+        ConfigError
+            ``InvalidSetting`` naming a missing or unknown key.
+        """
+        known = {field.name for field in fields(cls)}
+        for name in sorted(known ^ set(values)):
+            word = "unknown" if name in values else "missing"
+            raise ConfigError(
+                "InvalidSetting",
+                f"{word} setting {name!r}",
+                name=name,
+                value=values.get(name),
+            )
+        given = dict(values)
+        given["betas"] = tuple(values["betas"])
+        given["learning_rates"] = tuple(values["learning_rates"])
+        return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         values = asdict(self)
         values["betas"] = list(self.betas)
+        values["learning_rates"] = list(self.learning_rates)
         return values
+
+
+def make_schedule(
+    name: str,
+    steps: int,
+    *,
+    learning_rate: float,
+    min_learning_rate: float,
+    warmup_steps: int,
+    decay_steps: int,
+    learning_rates: tuple[float, ...] = (),
+) -> LearningRateSchedule:
+    """The schedule of this name; formulas as in :class:`LearningRateSchedule`.
+
+    Raises
+    ------
+    TrainerError
+        For rates or steps that make no schedule.
+    ConfigError
+        For an unknown name, or rates given to a schedule that has a formula.
+    """
+    low = min(min_learning_rate, learning_rate)
+    warmup = min(warmup_steps, steps)
+    if learning_rates and name != "list":
+        raise _invalid("schedule", name, "must be 'list' when rates are listed")
+    if name == "cosine":
+        return LearningRateSchedule.warmup_cosine(learning_rate, warmup, steps, low)
+    if name == "linear":
+        return LearningRateSchedule.warmup_linear(learning_rate, warmup, steps, low)
+    if name == "wsd":
+        decay = decay_steps or steps // 5
+        return LearningRateSchedule.warmup_stable_decay(learning_rate, warmup, steps, decay, low)
+    if name == "inverse-sqrt":
+        return LearningRateSchedule.warmup_inverse_sqrt(learning_rate, max(1, warmup_steps), steps)
+    if name == "constant":
+        return LearningRateSchedule.constant(learning_rate, steps)
+    if name == "list":
+        return LearningRateSchedule(learning_rates)
+    raise _invalid("schedule", name, f"must be one of {', '.join(SCHEDULES)}")
+
+
+def _invalid(name: str, value: object, rule: str) -> ConfigError:
+    return ConfigError("InvalidSetting", f"{name} {rule}, got {value!r}", name=name, value=value)

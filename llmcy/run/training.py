@@ -1,35 +1,36 @@
-"""Training into a run folder: what ``llmcy train`` does, without the command line."""
+"""Training into a run folder and continuing there: what ``llmcy train`` and ``llmcy resume`` do."""
 
 from __future__ import annotations
 
 import os
-import time
+import platform
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors
+
+from llmcy import available_isas, isa, num_threads
 from llmcy._version import __version__
 from llmcy.bigram import BigramModel, score_probabilities
 from llmcy.checkpoint import Checkpoint, version_1_problem
-from llmcy.config import CONTRACT_VERSION
-from llmcy.data import (
-    BatchDocument,
-    MiniBatchConfig,
-    MiniBatchEpoch,
-    Partition,
-    TextDataset,
-    WindowConfig,
-    target_byte_count,
-)
-from llmcy.model import Decoder
-from llmcy.optim import AdamW, ParameterGroups
+from llmcy.data import MiniBatchEpoch, Partition, TextDataset, target_byte_count
+from llmcy.errors import RunError
 from llmcy.rng import SplitMix64
+from llmcy.run.checkpoints import CHECKPOINTS, SELECTED
 from llmcy.run.directory import RunDirectory
-from llmcy.run.model_file import encode_model_file, tokenizer_record
+from llmcy.run.job import Job, Watcher, make_epochs
+from llmcy.run.model_file import encode_model_file
+from llmcy.run.options import JobOptions
+from llmcy.run.plan import RunPlan
 from llmcy.run.settings import TrainSettings
-from llmcy.trainer import LossCheckpoint, TrainingResult, TrainingStep, train_decoder
+from llmcy.run.store import read_dataset, write_dataset
+from llmcy.trainer import Best, LearningRateSchedule
 
-__all__ = ["TrainSummary", "run_training"]
+__all__ = ["Extension", "TrainSummary", "open_run", "read_run", "resume_training", "run_training"]
 
 LN_2 = 0.6931471805599453  # nearest float64 to the natural logarithm of 2
 BIGRAM_ALPHA = 0.01  # smoothing of the baseline; small, because most pairs never occur
@@ -51,6 +52,8 @@ class TrainSummary:
         ``fnv1a64:`` label of the selected parameters.
     n_parameters
         Scalars of the model.
+    history
+        Digest of all records of the run.
     """
 
     run: RunDirectory
@@ -60,6 +63,7 @@ class TrainSummary:
     bigram_loss: float
     fingerprint: str
     n_parameters: int
+    history: str
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -71,24 +75,39 @@ class TrainSummary:
             "bigram_validation_loss": self.bigram_loss,
             "parameters": self.n_parameters,
             "fingerprint": self.fingerprint,
+            "history": self.history,
         }
 
 
 @dataclass(frozen=True)
-class _Epochs:
-    update: MiniBatchEpoch
-    train_evaluation: MiniBatchEpoch
-    validation: MiniBatchEpoch
+class Extension:
+    """Updates to add at the end of a run.
+
+    Attributes
+    ----------
+    schedule
+        One rate an update.
+    described
+        How the rates were made, for the record; JSON values.
+    """
+
+    schedule: LearningRateSchedule
+    described: dict[str, Any]
+
+
+def never() -> bool:
+    """Nobody asks the run to stop."""
+    return False
 
 
 def run_training(
     dataset: TextDataset,
     settings: TrainSettings,
     path: str | os.PathLike[str],
+    options: JobOptions | None = None,
     *,
-    on_start: Callable[[Decoder, MiniBatchEpoch], object] | None = None,
-    on_step: Callable[[TrainingStep], object] | None = None,
-    on_checkpoint: Callable[[LossCheckpoint], object] | None = None,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = never,
 ) -> TrainSummary:
     """Train a model on ``dataset`` and leave everything in the run folder ``path``.
 
@@ -102,73 +121,181 @@ def run_training(
         Sizes, rates, seeds.
     path
         A folder that does not exist or is empty.
-    on_start, on_step, on_checkpoint
-        Called with the fresh model and the update epoch; with every update; with every
-        measurement.
+    options
+        Checkpoints, memory, failures.
+    watcher
+        Who is told what happens.
+    stop
+        Asked after every step; True saves and stops.
 
     Raises
     ------
     LlmcyError
-        Whatever is wrong with settings or data, naming it; ``RunError`` for the folder.
+        Whatever is wrong with settings or data, naming it; ``RunError`` for the folder,
+        ``Stopped`` when ``stop`` said so and ``SaveFailed`` when something could not be written.
     """
-    plan = settings.trainer_config()
+    options = options or JobOptions()
     config = settings.model_config(dataset.tokenizer.vocab_size)
-    epochs = _epochs(dataset, settings)
-    optimizer_config = settings.optimizer_config()
-    model = Decoder.initialize(config, settings.seed)
-    groups = ParameterGroups.from_rule([name for name, _ in model.named_parameters()])
+    epochs = make_epochs(dataset, settings)
+    batches = epochs.update.batch_count
+    trainer_plan = settings.trainer_config(batches)
 
     run = RunDirectory.create(path)
-    run.write_json(
-        "config.json",
+    with run.locked():
+        for name in (CHECKPOINTS, SELECTED):
+            run.make_folder(name)
+        plan = RunPlan(
+            settings,
+            config,
+            trainer_plan.schedule.rates(),
+            trainer_plan.validation_steps,
+            write_dataset(run, dataset),
+            batches,
+            options,
+        )
+        run.write_json("config.json", plan.to_dict())  # the last one: now it is a run
+        plan, stored = read_run(run)
+        job = Job(run, plan, stored, options, watcher or Watcher())
+        return _carry_out(job, stop)
+
+
+def resume_training(
+    path: str | os.PathLike[str],
+    options: JobOptions | None = None,
+    *,
+    extend: Extension | None = None,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = never,
+) -> TrainSummary:
+    """Continue a run from its newest valid checkpoint, to the same bits as without a break.
+
+    Parameters
+    ----------
+    path
+        A run folder.
+    options
+        How to carry it out; None does it as the run was begun.
+    extend
+        Updates to add first.
+    watcher, stop
+        As in :func:`run_training`.
+
+    Raises
+    ------
+    RunError
+        ``NotARun``, ``NotResumable``, ``RunChanged``, ``InvalidTokens``, ``NoValidCheckpoint``,
+        ``Locked``; while running as :func:`run_training`.
+    """
+    run = open_run(path)
+    with run.locked():
+        plan, dataset = read_run(run)
+        if extend is not None:
+            plan = plan.extended(extend.schedule, extend.described)
+        job = Job(run, plan, dataset, options or plan.options, watcher or Watcher())
+        if extend is not None:  # nothing speaks against it
+            run.write_json("config.json", plan.to_dict())
+        return _carry_out(job, stop)
+
+
+def open_run(path: str | os.PathLike[str]) -> RunDirectory:
+    """The run folder at ``path``; a file there is refused with the reason.
+
+    Raises
+    ------
+    RunError
+        ``NotResumable`` for a file, ``NotARun``.
+    """
+    file = Path(path)
+    if file.is_file():
+        with file.open("rb") as opened:
+            first_version = opened.read(8) == b"LLMCP35\0"
+        reason = (
+            "a version-1 checkpoint holds a model and its optimizer, but no schedule, no place in "
+            "the data, no shuffle state and no history"
+            if first_version
+            else "a run continues from its folder, which holds the data, the plan and the history"
+        )
+        raise RunError(
+            "NotResumable",
+            f"cannot continue from the file {str(file)!r}: {reason}",
+            path=str(file),
+            reason=reason,
+        )
+    return RunDirectory.open(file)
+
+
+def read_run(run: RunDirectory) -> tuple[RunPlan, TextDataset]:
+    """The plan of a run folder and its stored data, which must be what the plan was made for.
+
+    Raises
+    ------
+    RunError
+        ``RunChanged`` naming the field; ``InvalidTokens``; ``Io``; ``NotARun``.
+    """
+    config = run.read_json("config.json")
+    dataset, digests = read_dataset(run)
+    plan = RunPlan.from_dict(config, dataset.tokenizer.vocab_size)
+    for field, expected in plan.data.items():
+        if digests.get(field) != expected:
+            raise RunError(
+                "RunChanged",
+                f"the run has changed: {field} had the digest {expected}, "
+                f"now has {digests.get(field)}",
+                field=f"data.{field}",
+                expected=expected,
+                actual=digests.get(field),
+            )
+    return plan, dataset
+
+
+def _carry_out(job: Job, stop: Callable[[], bool]) -> TrainSummary:
+    """Take a run from where it stands to the end of its plan."""
+    try:
+        _note_environment(job.directory, job.options)
+        job.run(stop)
+        return _conclude(job)
+    finally:
+        job.close()
+
+
+def _note_environment(run: RunDirectory, options: JobOptions) -> None:
+    """One line for every start of a process; for information, no result depends on it."""
+    run.append_information(
+        "environment.jsonl",
         {
-            "llmcy_version": __version__,
-            "contract_version": CONTRACT_VERSION,
-            "settings": settings.to_dict(),
-            "model": config.to_dict(),
-            "optimizer": optimizer_config.to_dict(),
-            "learning_rates": list(plan.schedule.rates()),
-            "validation_steps": list(plan.validation_steps),
+            "llmcy": __version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "safetensors": safetensors.__version__,
+            "platform": platform.platform(),
+            "machine": platform.machine(),
+            "instruction_set": isa(),
+            "available_instruction_sets": list(available_isas()),
+            "threads": num_threads(),
+            "arguments": sys.argv[1:],
+            "options": options.to_dict(),
         },
     )
-    run.write_json("split.json", dataset.split.to_dict())
-    run.write_json("tokenizer.json", tokenizer_record(dataset.tokenizer))
-    if on_start is not None:
-        on_start(model, epochs.update)
 
-    started = time.monotonic()
 
-    def record_step(step: TrainingStep) -> None:
-        run.append_line("steps.jsonl", _step_line(step, time.monotonic() - started))
-        if on_step is not None:
-            on_step(step)
-
-    def record_checkpoint(checkpoint: LossCheckpoint) -> None:
-        run.append_line("evaluations.jsonl", _evaluation_line(checkpoint))
-        if on_checkpoint is not None:
-            on_checkpoint(checkpoint)
-
-    result = train_decoder(
-        model,
-        AdamW(optimizer_config, groups),
-        epochs.update,
-        epochs.train_evaluation,
-        epochs.validation,
-        plan,
-        on_step=record_step,
-        on_checkpoint=record_checkpoint,
-    )
-    _write_selected(run, dataset, result, settings)
+# --------------------------------------------------------------------------- the end of a run
+def _conclude(job: Job) -> TrainSummary:
+    """Write the selected state and the summary of a finished run."""
+    best = job.session.best
+    assert best is not None  # step 0 is always measured
+    _write_selected(job, best)
+    validation = job.epochs.validation
     summary = TrainSummary(
-        run,
-        result.selected_step,
-        result.selected_validation_loss,
-        _bits_per_byte(result.selected_validation_loss, dataset, epochs.validation),
-        bigram_loss(dataset, epochs.validation),
-        result.selected_state.fingerprint(),
-        config.n_parameters,
+        job.directory,
+        best.step,
+        best.validation_loss,
+        _bits_per_byte(best.validation_loss, job.dataset, validation),
+        bigram_loss(job.dataset, validation),
+        best.state.model.fingerprint(),
+        job.plan.model.n_parameters,
+        job.history,
     )
-    run.write_json("summary.json", summary.to_dict())
+    job.directory.write_json("summary.json", summary.to_dict())
     return summary
 
 
@@ -184,73 +311,17 @@ def bigram_loss(dataset: TextDataset, epoch: MiniBatchEpoch) -> float:
     return total / float(count)
 
 
-def _epochs(dataset: TextDataset, settings: TrainSettings) -> _Epochs:
-    """Shuffled updates over all training windows; measurements in order, without overlap.
-
-    The training loss is measured on the first training documents that hold about as many tokens as
-    the validation partition, so that measuring costs the same for both.
-    """
-    context = settings.context_length
-    update = dataset.update_epoch(
-        context, settings.batch_size, settings.shuffle_seed, stride=settings.stride or None
-    )
-    validation = dataset.evaluation_epoch(Partition.VALIDATION, context, settings.eval_batch_size)
-    chosen: list[BatchDocument] = []
-    wanted, held = dataset.token_count(Partition.VALIDATION), 0
-    for document in dataset.documents.of(Partition.TRAIN):
-        if held < wanted and len(document.token_ids) > context:
-            chosen.append(document)
-            held += len(document.token_ids)
-    train_evaluation = MiniBatchEpoch.build(
-        Partition.TRAIN,
-        chosen,
-        WindowConfig(context, context),
-        MiniBatchConfig(settings.eval_batch_size),
-    )
-    return _Epochs(update, train_evaluation, validation)
-
-
 def _bits_per_byte(loss: float, dataset: TextDataset, epoch: MiniBatchEpoch) -> float:
     targets = epoch.window_count * epoch.context_length
     return loss * targets / target_byte_count(epoch, dataset.tokenizer) / LN_2
 
 
-def _write_selected(
-    run: RunDirectory, dataset: TextDataset, result: TrainingResult, settings: TrainSettings
-) -> None:
-    if version_1_problem(result.selected_state.config) is None:
-        rng = SplitMix64(settings.seed)
-        checkpoint = Checkpoint.from_snapshot(
-            dataset.tokenizer, result.selected_training_state, rng.state
-        )
-        run.write_bytes("selected.ckpt", checkpoint.encode().bytes)
+def _write_selected(job: Job, best: Best) -> None:
+    tokenizer = job.dataset.tokenizer
+    if version_1_problem(job.plan.model) is None:
+        rng = SplitMix64(job.plan.settings.seed)
+        checkpoint = Checkpoint.from_snapshot(tokenizer, best.state, rng.state)
+        job.directory.write_bytes("selected.ckpt", checkpoint.encode().bytes)
     else:
-        data = encode_model_file(result.selected_state, dataset.tokenizer, result.selected_step)
-        run.write_bytes("selected.safetensors", data)
-
-
-def _step_line(step: TrainingStep, wall_seconds: float) -> dict[str, Any]:
-    return {
-        "step": step.step,
-        "loss": step.train_loss,
-        "loss_hex": step.train_loss.hex(),
-        "learning_rate": step.learning_rate,
-        "norm_before": step.norm_before,
-        "norm_before_hex": step.norm_before.hex(),
-        "norm_after": step.norm_after,
-        "clipped": step.clipped,
-        "tokens": step.target_count,
-        "windows": list(step.windows),
-        "wall_seconds": round(wall_seconds, 3),
-    }
-
-
-def _evaluation_line(checkpoint: LossCheckpoint) -> dict[str, Any]:
-    return {
-        "step": checkpoint.step,
-        "train_loss": checkpoint.train.loss,
-        "train_loss_hex": checkpoint.train.loss.hex(),
-        "validation_loss": checkpoint.validation.loss,
-        "validation_loss_hex": checkpoint.validation.loss.hex(),
-        "best_so_far": checkpoint.selected,
-    }
+        data = encode_model_file(best.state.model, tokenizer, best.step)
+        job.directory.write_bytes("selected.safetensors", data)

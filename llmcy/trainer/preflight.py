@@ -9,7 +9,7 @@ from llmcy.errors import TrainerError
 from llmcy.model import Decoder
 from llmcy.optim import AdamW
 
-__all__ = ["check_run"]
+__all__ = ["check_epochs", "check_run"]
 
 
 def check_run(
@@ -34,6 +34,22 @@ def check_run(
             f"training starts from a fresh optimizer, this one is at step {optimizer.step_count}",
             step=optimizer.step_count,
         )
+    check_epochs(model, update_epoch, train_evaluation_epoch, validation_epoch)
+
+
+def check_epochs(
+    model: Decoder,
+    update_epoch: MiniBatchEpoch,
+    train_evaluation_epoch: MiniBatchEpoch,
+    validation_epoch: MiniBatchEpoch,
+) -> None:
+    """The checks of :func:`check_run` that look at model and data.
+
+    Raises
+    ------
+    TrainerError
+        As :func:`check_run`.
+    """
     context_length = update_epoch.context_length
     for role, partition, epoch in (
         ("Update", Partition.TRAIN, update_epoch),

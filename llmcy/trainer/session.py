@@ -15,7 +15,12 @@ from llmcy.errors import TrainerError
 from llmcy.evaluate import evaluate_no_grad
 from llmcy.model import Decoder
 from llmcy.optim import AdamW
-from llmcy.state import DecoderModelState, SelectedTrainingState, _issue_selected_state
+from llmcy.state import (
+    DecoderModelState,
+    OptimizerSnapshot,
+    SelectedTrainingState,
+    _issue_selected_state,
+)
 from llmcy.trainer.plan import TrainerConfig
 from llmcy.trainer.records import LossCheckpoint, TrainingStep
 from llmcy.trainer.update import Updater
@@ -48,6 +53,17 @@ class Best:
 
     validation_loss: float
     state: SelectedTrainingState
+
+    @classmethod
+    def restored(
+        cls,
+        validation_loss: float,
+        step: int,
+        model: DecoderModelState,
+        optimizer: OptimizerSnapshot,
+    ) -> Best:
+        """The best state of a run that is being continued, as a session left it."""
+        return cls(validation_loss, _issue_selected_state(step, model, optimizer))
 
     @property
     def step(self) -> int:
@@ -163,8 +179,10 @@ class TrainingSession:
         better = self._best is None or validation.loss < self._best.validation_loss
         if better:
             self._best = None  # so that two candidates never exist at once
-            state = _issue_selected_state(
-                step, DecoderModelState.snapshot(self.model), self.optimizer.snapshot()
+            self._best = Best.restored(
+                validation.loss,
+                step,
+                DecoderModelState.snapshot(self.model),
+                self.optimizer.snapshot(),
             )
-            self._best = Best(validation.loss, state)
         return LossCheckpoint(step, train, validation, better)

@@ -74,7 +74,8 @@ def test_the_run_folder_tells_the_whole_run(text: Path, tmp_path: Path) -> None:
     result = llmcy("train", text, *TINY, "--run", run)
     assert result.returncode == 0, result.stderr
     assert {p.name for p in run.iterdir()} == {
-        "config.json", "split.json", "tokenizer.json", "steps.jsonl", "evaluations.jsonl",
+        "config.json", "split.json", "tokenizer.json", "tokens.bin", "tokens.json",
+        "environment.jsonl", "steps.jsonl", "evaluations.jsonl", "checkpoints", "selected",
         "selected.safetensors", "summary.json",
     }  # fmt: skip
     config = json.loads((run / "config.json").read_text())
@@ -84,13 +85,15 @@ def test_the_run_folder_tells_the_whole_run(text: Path, tmp_path: Path) -> None:
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     assert [s["step"] for s in steps] == [1, 2, 3, 4, 5, 6]
     assert all(float.fromhex(s["loss_hex"]) == s["loss"] for s in steps)
-    assert all(len(s["windows"]) == 4 for s in steps)
+    assert all(s["rows"] == 4 for s in steps)
+    assert len({s["windows_sha256"] for s in steps}) == 6
     evaluations = [json.loads(x) for x in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [e["step"] for e in evaluations] == [0, 4, 6]
     summary = json.loads((run / "summary.json").read_text())
     best = min(evaluations, key=lambda e: e["validation_loss"])
     assert summary["selected_step"] == best["step"]
     assert summary["validation_loss"] == best["validation_loss"]
+    assert summary["history"] == evaluations[-1]["history"]
     assert f"step {summary['selected_step']}, validation loss" in result.stdout
     split = json.loads((run / "split.json").read_text())
     assert len(split["documents"]) == 40
@@ -196,7 +199,7 @@ def test_no_space_for_a_file_is_one_clear_error(text: Path, tmp_path: Path) -> N
     assert "cannot write" in result.stderr
     assert "split.json" in result.stderr
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert names == {"config.json"}  # whole files only, no temporary
+    assert names == {"checkpoints", "selected"}  # whole files only, no temporary
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
