@@ -8,21 +8,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-GAP = 0.15  # seconds of idleness before a side of several threads: those that spin go to sleep
-FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "LLMCY_NUM_THREADS", "OMP_NUM_THREADS")
+GAP = 0.05  # seconds of idleness before a side of several threads: those that spin go to sleep
+FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+TOLERANCE = {"float64": 1e-9, "float32": 2e-4}
 
 
 class Side:
-    """A library in a child process."""
+    """A library in a child process.
 
-    def __init__(self, library: str, environment: dict[str, str] | None = None) -> None:
+    The environment is this process's without the settings that choose a BLAS kernel or a number of
+    threads: every library runs as it would for its user.
+    """
+
+    def __init__(self, library: str, environment: Mapping[str, str] | None = None) -> None:
         environ = {name: value for name, value in os.environ.items() if name not in FORCED}
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), environ.get("PYTHONPATH", "")])
         environ |= environment or {}
@@ -65,7 +70,7 @@ def sides(libraries: Sequence[str]) -> Iterator[dict[str, Side]]:
 
 @dataclass(frozen=True)
 class Paired:
-    """Samples of every side in seconds a call, taken in turns: by the clock, and of the processor.
+    """Samples of every entry in seconds a call, taken in turns: by the clock, and of the processor.
 
     Where one thread works, processor time says how fast a side is even while other programs run.
     """
@@ -73,38 +78,61 @@ class Paired:
     samples: dict[str, tuple[float, ...]]
     busy: dict[str, tuple[float, ...]]
 
-    def median(self, library: str) -> float:
-        return median(self.samples[library])
+    def median(self, entry: str, *, busy: bool = False) -> float:
+        return median((self.busy if busy else self.samples)[entry])
 
-    def best(self, library: str) -> float:
-        return min(self.samples[library])
+    def best(self, entry: str, *, busy: bool = False) -> float:
+        return min((self.busy if busy else self.samples)[entry])
 
-    def ratio(self, library: str, over: str = "llmcy") -> float:
-        """How many times as fast ``over`` is as ``library``, by medians."""
-        return self.median(library) / self.median(over)
-
-    def busy_ratio(self, library: str, over: str = "llmcy") -> float:
-        """The same by processor time."""
-        return median(self.busy[library]) / median(self.busy[over])
+    def ratio(self, entry: str, over: str = "llmcy", *, busy: bool = False) -> float:
+        """How many times as fast ``over`` is as ``entry``, by medians."""
+        return self.median(entry, busy=busy) / self.median(over, busy=busy)
 
 
 def measure(
-    opened: dict[str, Side], kind: str, name: str, dtype: str, threads: int, rounds: int
+    opened: Mapping[str, Side], kind: str, name: str, dtype: str, threads: int, rounds: int
 ) -> Paired:
-    """Take ``rounds`` samples of each side in turns, changing who goes first."""
+    """The same subject on every side; their results must agree.
+
+    Raises
+    ------
+    AssertionError
+        Two sides computed different things.
+    """
+    request = {"kind": kind, "name": name, "dtype": dtype, "threads": threads}
+    answers = {entry: side.ask(build=request) for entry, side in opened.items()}
+    results = {entry: answer["result"] for entry, answer in answers.items()}
+    check_agreement(results, TOLERANCE[dtype], f"{kind} {name} {dtype}")
+    return take_turns(opened, rounds, gap=threads > 1)
+
+
+def check_agreement(results: Mapping[str, Sequence[float]], tolerance: float, what: str) -> None:
+    """Refuse to compare the speed of sides that do not compute the same."""
+    (first, wanted), *others = results.items()
+    for entry, found in others:
+        same = len(found) == len(wanted) and all(
+            abs(x - y) <= tolerance * max(1.0, abs(y)) for x, y in zip(found, wanted, strict=True)
+        )
+        if not same:
+            raise AssertionError(f"{what}: {entry} gives {found}, {first} gives {wanted}")
+
+
+def take_turns(opened: Mapping[str, Side], rounds: int, *, gap: bool) -> Paired:
+    """Take ``rounds`` samples of each side's subject in turns, changing who goes first.
+
+    With ``gap`` every turn begins with idleness and a sample that is not kept: threads that still
+    spin after the work of one side would take the cores of the next.
+    """
     order = list(opened)
-    samples: dict[str, list[list[float]]] = {library: [] for library in order}
-    for library in order:
-        request = {"kind": kind, "name": name, "dtype": dtype, "threads": threads}
-        opened[library].ask(build=request)
+    samples: dict[str, list[list[float]]] = {entry: [] for entry in order}
     for _ in range(rounds):
-        for library in order:
-            if threads > 1:
+        for entry in order:
+            if gap:
                 time.sleep(GAP)
-                opened[library].ask(run=1)  # wake the threads; this sample is not kept
-            samples[library] += opened[library].ask(run=1)
+                opened[entry].ask(run=1)
+            samples[entry] += opened[entry].ask(run=1)
         order.reverse()
     return Paired(
-        {library: tuple(wall for wall, _ in taken) for library, taken in samples.items()},
-        {library: tuple(busy for _, busy in taken) for library, taken in samples.items()},
+        {entry: tuple(wall for wall, _ in taken) for entry, taken in samples.items()},
+        {entry: tuple(busy for _, busy in taken) for entry, taken in samples.items()},
     )

@@ -28,7 +28,7 @@ def main() -> None:
                     )
                     ratios = "  ".join(f"{taken.ratio(peer):6.2f}x" for peer in asked.peers)
                     if threads == 1:
-                        busy = [taken.busy_ratio(peer) for peer in asked.peers]
+                        busy = [taken.ratio(peer, busy=True) for peer in asked.peers]
                         ratios += "  by CPU time " + " ".join(f"{r:.2f}x" for r in busy)
                     rate = step_case(name).flops / taken.median("llmcy") / 1e9
                     print(

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from llmcy.bench.cases import StepCase
+from llmcy.bench.step import TrainingStep
+from llmcy.tape import Tensor
+
+OUR_LAYERS = {  # names here -> names in our decoder
+    "table": "token_embedding",
+    "query": "attention.query",
+    "key": "attention.key",
+    "value": "attention.value",
+    "output": "attention.output",
+    "gate": "ffn.gate",
+    "up": "ffn.up",
+    "down": "ffn.down",
+}
 
 
 class Norm(nn.Module):
@@ -63,6 +78,15 @@ class Decoder(nn.Module):
         self.register_buffer("cos", angle.cos().to(torch.get_default_dtype()))
         self.register_buffer("sin", angle.sin().to(torch.get_default_dtype()))
 
+    def load(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take over the values of one of our models; a linear layer here lies transposed."""
+        for name, parameter in self.named_parameters():
+            layer = name.split(".")[-2]
+            values = parameters[name.replace(layer, OUR_LAYERS.get(layer, layer))].data
+            values = values.T if layer in OUR_LAYERS and layer != "table" else values
+            with torch.no_grad():
+                parameter.copy_(torch.from_numpy(values.copy()))
+
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         x = self.table(inputs)
         for block in self.blocks:
@@ -75,17 +99,16 @@ class TorchStep:
     """Forward, backward, clipping and AdamW on one fixed batch."""
 
     def __init__(self, case: StepCase, dtype: str, *, compiled: bool = False) -> None:
-        torch.manual_seed(0)
         torch.set_default_dtype(getattr(torch, dtype))
+        ours = TrainingStep(case, dtype)
         self.model = Decoder(case)
+        self.model.load(dict(ours.model.named_parameters()))
+        self.inputs, self.targets = map(torch.from_numpy, (ours.inputs, ours.targets))
         self.loss = torch.compile(self.model) if compiled else self.model
         decay = [p for p in self.model.parameters() if p.ndim == 2]
         gains = [p for p in self.model.parameters() if p.ndim == 1]
         groups = [{"params": decay, "weight_decay": 0.01}, {"params": gains, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
-        shape = (case.batch_size, case.context_length)
-        self.inputs = torch.randint(0, case.vocab_size, shape)
-        self.targets = torch.randint(0, case.vocab_size, shape)
 
     def __call__(self) -> float:
         loss = self.loss(self.inputs, self.targets)

@@ -3,7 +3,8 @@
 It reads one JSON request a line and answers each with one JSON line:
 
 ``{"build": {"kind": ..., "name": ..., "dtype": ..., "threads": ...}}``
-    makes a subject, runs it a few times and finds how often to repeat it in one sample;
+    makes a subject, runs it a few times and finds how often to repeat it in one sample; the answer
+    sums up the result of the first call;
 ``{"run": n}``
     takes n samples; the answer is a list of (seconds by the clock, seconds of processor time), both
     for one call;
@@ -19,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.subjects import Subject, build, facts
+from benchmarks.subjects import Subject, build, facts, summary
 
 SHORTEST_SAMPLE = 0.02  # seconds; shorter calls are repeated within one sample
 
@@ -39,8 +40,9 @@ class Worker:
             self.subject = None
             gc.collect()
             self.subject = build(self.library, **request["build"])
+            result = summary(self.subject())  # at once: some subjects work in place
             self.warm_up()
-            return {"calls": self.calls}
+            return {"calls": self.calls, "result": result}
         return [self.sample() for _ in range(request["run"])]
 
     def warm_up(self) -> None:

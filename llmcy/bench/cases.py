@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmcy.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class GemmCase:
-    """One matrix product: ``nn`` is x W, ``nt`` is d Wᵀ, ``tn`` is a weight gradient of one row."""
+    """Matrix products of one size.
+
+    Attributes
+    ----------
+    form
+        ``nn`` is a @ b, ``nt`` is a @ b.T, ``tn`` is a.T @ b; ``dw`` is the gradient of a weight,
+        the sum over ``batch`` rows of products a.T @ b of k tokens each.
+    m, n, k
+        Result m x n, k products each.
+    batch
+        How many products; with ``dw`` they are added.
+    """
 
     name: str
     form: str
     m: int
     n: int
     k: int
+    batch: int = 1
 
     @property
     def flops(self) -> float:
-        return 2.0 * self.m * self.n * self.k
+        return 2.0 * self.batch * self.m * self.n * self.k
 
 
 @dataclass(frozen=True)
@@ -67,15 +79,21 @@ STEPS = (FIXTURE, SMALL, MEDIUM, LARGE)
 
 
 def decoder_products(step: StepCase) -> tuple[GemmCase, ...]:
-    """Every distinct projection of a decoder in the three forms training needs."""
+    """Every distinct product of a decoder, in the forms training needs."""
     d, f, v, rows = step.d_model, step.d_ff, step.vocab_size, step.tokens
-    t = step.context_length
-    sizes = {"attention": (d, d), "gate": (d, f), "down": (f, d), "head": (d, v)}
+    b, t, width = step.batch_size, step.context_length, step.d_model // step.n_heads
+    sizes = {"attention": (d, d), "gate": (d, f), "down": (f, d)}
     cases = []
     for part, (i, o) in sizes.items():
         cases.append(GemmCase(f"{step.name} {part} nn", "nn", rows, o, i))
         cases.append(GemmCase(f"{step.name} {part} nt", "nt", rows, i, o))
-        cases.append(GemmCase(f"{step.name} {part} tn", "tn", i, o, t))
+        cases.append(GemmCase(f"{step.name} {part} dw", "dw", i, o, t, b))
+    cases.append(GemmCase(f"{step.name} head nt", "nt", rows, v, d))  # the table lies (V, D)
+    cases.append(GemmCase(f"{step.name} head nn", "nn", rows, d, v))
+    cases.append(GemmCase(f"{step.name} head dw", "dw", v, d, t, b))
+    cases.append(GemmCase(f"{step.name} scores nt", "nt", t, t, width, b * step.n_heads))
+    cases.append(GemmCase(f"{step.name} mix nn", "nn", t, width, t, b * step.n_heads))
+    cases.append(GemmCase(f"{step.name} mix tn", "tn", t, width, t, b * step.n_heads))
     return tuple(cases)
 
 
@@ -84,11 +102,30 @@ SQUARES = tuple(
     for size in (16, 32, 48, 64, 96, 128, 256, 512, 1024)
     for form in ("nn", "nt", "tn")
 )
+GEMMS = (*SQUARES, *(case for step in STEPS[1:] for case in decoder_products(step)))
+
+# what training costs as one size grows and the others stay
+SCALING: dict[str, tuple[StepCase, ...]] = {
+    "batch": tuple(replace(MEDIUM, name=f"batch {b}", batch_size=b) for b in (1, 2, 4, 8, 16)),
+    "context": tuple(
+        replace(MEDIUM, name=f"context {t}", context_length=t, batch_size=2048 // t)
+        for t in (32, 64, 128, 256, 512, 1024)
+    ),
+    "layers": tuple(replace(MEDIUM, name=f"layers {n}", n_layers=n) for n in (1, 2, 4, 8)),
+}
+
+
+def gemm_case(name: str) -> GemmCase:
+    """The matrix product of that name."""
+    for case in GEMMS:
+        if case.name == name:
+            return case
+    raise ValueError(f"no matrix product {name!r}")
 
 
 def step_case(name: str) -> StepCase:
     """The training step of that name."""
-    for case in STEPS:
+    for case in (*STEPS, *(case for cases in SCALING.values() for case in cases)):
         if case.name == name:
             return case
     raise ValueError(f"no training step {name!r}; there are {[case.name for case in STEPS]}")

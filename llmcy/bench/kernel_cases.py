@@ -21,7 +21,7 @@ __all__ = ["KERNEL_CASES", "Draw", "KernelCase"]
 Array = NDArray[Any]
 Inputs = dict[str, Array]
 Sizes = Callable[[StepCase], float]
-EPS = 1e-6
+EPS = 1e-6  # of RMSNorm
 THETA = 10000.0
 
 

@@ -102,9 +102,9 @@ def _line(result: Measurement) -> str:
         facts.append(
             f"{value:6.1%} {name[6:]}" if name.startswith("share ") else _rate(value, name)
         )
-    value = _time(result.value) if result.unit == "s" else _rate(result.value, result.unit)
+    told = _time(result.value) if result.unit == "s" else _rate(result.value, result.unit)
     return (
-        f"  {result.case:28} {result.dtype:8} {result.threads:2} threads {value:>16}  "
+        f"  {result.case:28} {result.dtype:8} {result.threads:2} threads {told:>16}  "
         + "  ".join(facts)
     ).rstrip()
 
