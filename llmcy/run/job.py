@@ -7,44 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llmcy.data import (
-    BatchDocument,
-    MiniBatchConfig,
-    MiniBatchEpoch,
-    Partition,
-    ReshuffledEpochs,
-    TextDataset,
-    WindowConfig,
-    epoch_seed,
-)
+from llmcy.data import MiniBatchEpoch, TextDataset
 from llmcy.errors import LlmcyError, RunError
 from llmcy.model import Decoder
-from llmcy.optim import AdamW
-from llmcy.run.canonical import float_from_bits
 from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.directory import RunDirectory
 from llmcy.run.history import chained, evaluation_record, history_start, step_record
-from llmcy.run.job_file import StateFile, restored_optimizer
+from llmcy.run.job_file import StateFile
 from llmcy.run.log import RecordLog, last_record_until
-from llmcy.run.model_file import tokenizer_record
 from llmcy.run.options import JobOptions
 from llmcy.run.plan import RunPlan
-from llmcy.run.settings import TrainSettings
-from llmcy.trainer import Advance, Best, LossCheckpoint, TrainingSession, TrainingStep
-from llmcy.trainer.preflight import check_epochs
+from llmcy.run.sessions import describe_job, describe_selected, make_epochs, open_session
+from llmcy.trainer import Advance, LossCheckpoint, TrainingStep
 
-__all__ = ["Epochs", "Job", "Watcher", "make_epochs"]
+__all__ = ["Job", "Watcher"]
 
 STEPS, EVALUATIONS = "steps.jsonl", "evaluations.jsonl"
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """What a run trains on and what it measures."""
-
-    update: ReshuffledEpochs
-    train_evaluation: MiniBatchEpoch
-    validation: MiniBatchEpoch
 
 
 @dataclass(frozen=True)
@@ -68,41 +46,6 @@ class Watcher:
     on_checkpoint: Callable[[LossCheckpoint], object] | None = None
     on_save: Callable[[int], object] | None = None
     on_problem: Callable[[str], object] | None = None
-
-
-def make_epochs(dataset: TextDataset, settings: TrainSettings) -> Epochs:
-    """Shuffled updates over all training windows; measurements in order, without overlap.
-
-    The training loss is measured on the first training documents that hold about as many tokens as
-    the validation partition, so that measuring costs the same for both.
-
-    Raises
-    ------
-    DataError
-        For sizes that give no windows.
-    """
-    context = settings.context_length
-    dataset.update_epoch(context, settings.batch_size, 0, stride=settings.stride or None)
-    update = ReshuffledEpochs(
-        dataset.documents.of(Partition.TRAIN),
-        WindowConfig(context, settings.stride or context),
-        settings.batch_size,
-        settings.shuffle_seed,
-    )
-    validation = dataset.evaluation_epoch(Partition.VALIDATION, context, settings.eval_batch_size)
-    chosen: list[BatchDocument] = []
-    wanted, held = dataset.token_count(Partition.VALIDATION), 0
-    for document in dataset.documents.of(Partition.TRAIN):
-        if held < wanted and len(document.token_ids) > context:
-            chosen.append(document)
-            held += len(document.token_ids)
-    train_evaluation = MiniBatchEpoch.build(
-        Partition.TRAIN,
-        chosen,
-        WindowConfig(context, context),
-        MiniBatchConfig(settings.eval_batch_size),
-    )
-    return Epochs(update, train_evaluation, validation)
 
 
 class Job:
@@ -148,7 +91,7 @@ class Job:
         directory.sweep()
         self.folder.sweep()
         held = self._newest_valid()
-        self.session = self._session(*held) if held else self._fresh_session()
+        self.session = open_session(plan, self.epochs, held, options.micro_batch_size)
         if held is None:
             self.history = history_start(plan.identity())
             sizes = 0, 0
@@ -218,35 +161,6 @@ class Job:
                 f"the record of step {step} does not have the history of the checkpoint",
             )
         return steps_size, evaluations_size
-
-    def _fresh_session(self) -> TrainingSession:
-        plan = self.plan
-        model = Decoder.initialize(plan.model, plan.settings.seed)
-        return self._make_session(model, AdamW(plan.optimizer, plan.groups), None, None)
-
-    def _session(self, job: StateFile, selected: StateFile) -> TrainingSession:
-        loss = float_from_bits(selected.described["validation_loss"])
-        best = Best.restored(loss, selected.step, selected.model, selected.optimizer)
-        return self._make_session(
-            job.model.into_model(), restored_optimizer(job.optimizer), best, job.step
-        )
-
-    def _make_session(
-        self, model: Decoder, optimizer: AdamW, best: Best | None, at_step: int | None
-    ) -> TrainingSession:
-        epochs = self.epochs
-        first = epochs.update.epoch(0)
-        check_epochs(model, first, epochs.train_evaluation, epochs.validation)
-        return TrainingSession(
-            model,
-            optimizer,
-            self.plan.trainer_config(self.options.micro_batch_size),
-            epochs.update,
-            epochs.train_evaluation,
-            epochs.validation,
-            best=best,
-            at_step=at_step,
-        )
 
     # ------------------------------------------------------------------ running
     def run(self, stop: Callable[[], bool]) -> None:
@@ -318,8 +232,8 @@ class Job:
                 [(name, p.data) for name, p in session.model.named_parameters()],
                 session.optimizer.snapshot(),
                 best,
-                self.describe(step),
-                self._describe_selected(best),
+                describe_job(self.plan, self.epochs, self.dataset.tokenizer, step, self.history),
+                describe_selected(self.plan, self.dataset.tokenizer, best),
             )
         except (LlmcyError, OSError, MemoryError) as error:
             self._failed(f"the checkpoint of step {step}", error, must=must)
@@ -346,44 +260,6 @@ class Job:
     def _tell(self, text: str) -> None:
         if self._watcher.on_problem is not None:
             self._watcher.on_problem(text)
-
-    # ------------------------------------------------------------------ what a checkpoint says
-    def describe(self, step: int) -> dict[str, Any]:
-        """Everything a restart after ``step`` needs besides parameters and optimizer."""
-        plan = self.plan
-        following = self.epochs.update.position(step + 1)
-        seed = plan.settings.shuffle_seed
-        return {
-            "kind": "job",
-            "identity": plan.identity(),
-            "tokenizer": tokenizer_record(self.dataset.tokenizer),
-            "schedule": plan.schedule_record(step),
-            "validation": plan.validation_record(step),
-            "max_grad_norm": plan.settings.max_grad_norm,
-            "position": {"epoch": following.epoch, "batch": following.cursor},
-            "rng": {
-                "algorithm": "splitmix64",
-                "parameters": {"seed": _word(plan.settings.seed)},
-                "window_order": {
-                    "seed": _word(seed),
-                    "epoch_seed": _word(epoch_seed(seed, following.epoch)),
-                },
-                "sampling": {"state": _word(plan.settings.seed)},
-            },
-            "history": self.history,
-        }
-
-    def _describe_selected(self, best: Best) -> dict[str, Any]:
-        return {
-            "kind": "selected",
-            "identity": self.plan.identity(),
-            "tokenizer": tokenizer_record(self.dataset.tokenizer),
-            "validation_loss": best.validation_loss,
-        }
-
-
-def _word(value: int) -> str:
-    return f"0x{value:016x}"
 
 
 def _invalid_record(path: Any, step: int, problem: str) -> RunError:

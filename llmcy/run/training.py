@@ -22,10 +22,11 @@ from llmcy.errors import RunError
 from llmcy.rng import SplitMix64
 from llmcy.run.checkpoints import CHECKPOINTS, SELECTED
 from llmcy.run.directory import RunDirectory
-from llmcy.run.job import Job, Watcher, make_epochs
+from llmcy.run.job import Job, Watcher
 from llmcy.run.model_file import encode_model_file
 from llmcy.run.options import JobOptions
 from llmcy.run.plan import RunPlan
+from llmcy.run.sessions import make_epochs
 from llmcy.run.settings import TrainSettings
 from llmcy.run.store import read_dataset, write_dataset
 from llmcy.trainer import Best, LearningRateSchedule
