@@ -2,7 +2,7 @@
 
 from llmcy.run.directory import RunDirectory
 from llmcy.run.job import Watcher
-from llmcy.run.model_file import LoadedModel, encode_model_file, load_model
+from llmcy.run.model_file import LoadedModel, Provenance, encode_model_file, load_model
 from llmcy.run.options import JobOptions
 from llmcy.run.settings import TrainSettings, make_schedule
 from llmcy.run.stopping import StopRequest
@@ -12,6 +12,7 @@ __all__ = [
     "Extension",
     "JobOptions",
     "LoadedModel",
+    "Provenance",
     "RunDirectory",
     "StopRequest",
     "TrainSettings",

@@ -13,7 +13,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -25,21 +25,33 @@ from llmcy.checkpoint import Checkpoint
 from llmcy.checkpoint.layout import MAGIC
 from llmcy.config import CONTRACT_VERSION, ModelConfig
 from llmcy.errors import LlmcyError, RunError
+from llmcy.generate.text import TextGenerator
 from llmcy.model import Decoder
 from llmcy.run.directory import RunDirectory
 from llmcy.run.job_file import decode_state_file
 from llmcy.state import DecoderModelState
 from llmcy.tokenizer import BytePairTokenizer, LiteralTokenizer
 
-__all__ = ["LoadedModel", "encode_model_file", "load_model"]
+__all__ = ["LoadedModel", "Provenance", "encode_model_file", "load_model"]
 
 FORMAT = "llmcy-model-1"
 MAX_RESTORED_BYTES = 2**36  # what a file from anywhere may ask for
 Tokenizer = BytePairTokenizer | LiteralTokenizer
 
 
+class Provenance(NamedTuple):
+    """Where a model came from."""
+
+    path: Path
+    """The file that was read."""
+    selected_step: int
+    """The step whose values these are."""
+    fingerprint: str
+    """``fnv1a64:`` label of the parameters."""
+
+
 @dataclass(frozen=True)
-class LoadedModel:
+class LoadedModel(TextGenerator):
     """A model read from disk.
 
     Attributes
@@ -61,6 +73,11 @@ class LoadedModel:
     selected_step: int
     fingerprint: str
     path: Path
+
+    @property
+    def provenance(self) -> Provenance:
+        """File, step and digest."""
+        return Provenance(self.path, self.selected_step, self.fingerprint)
 
 
 def tokenizer_record(tokenizer: Tokenizer) -> dict[str, Any]:
