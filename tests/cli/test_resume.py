@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from llmcy.rng import SplitMix64
 from llmcy.run import RunDirectory, load_model
 from tests.cli.command import llmcy
 from tests.run.tiny import WORDS, records
@@ -27,8 +28,9 @@ STOPPED, NOT_SAVED = 75, 74
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    for n in range(30):
-        words = [WORDS[(n * 31 + k * k * 7 + k) % len(WORDS)] for k in range(60)]
+    rng = SplitMix64(5)
+    for n in range(40):
+        words = [WORDS[rng.below(len(WORDS))] for _ in range(60)]
         (folder / f"{n:02}.txt").write_text(" ".join(words) + "\n")
     return folder
 
@@ -37,6 +39,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("whole") / "run"
     result = llmcy("train", text, *TINY, "--steps", 10, "--run", run)
+    assert result.returncode == 0, result.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def long_run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("long") / "run"
+    result = llmcy("train", text, *TINY, "--steps", 300, "--run", run, "--quiet")
     assert result.returncode == 0, result.stderr
     return run
 
@@ -71,30 +81,18 @@ def interrupted(text: Path, run: Path, number: signal.Signals, steps: int) -> An
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_stops_with_a_status_of_its_own(
-    text: Path, tmp_path: Path, number: signal.Signals
+    text: Path, long_run: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    run, straight = tmp_path / "run", tmp_path / "straight"
-    status, _, stderr = interrupted(text, run, number, 2000)
+    run = tmp_path / "run"
+    status, _, stderr = interrupted(text, run, number, 300)
     assert status == STOPPED, stderr
     assert len(stderr.strip().splitlines()) == 1
-    step = int(re.search(r"stopped after step (\d+) of 2000", stderr)[1])  # type: ignore[index]
+    step = int(re.search(r"stopped after step (\d+) of 300", stderr)[1])  # type: ignore[index]
     assert f"llmcy resume {run}" in stderr
     assert (run / "checkpoints" / f"step-{step:08}.safetensors").exists()
     assert records(run / "steps.jsonl")[-1]["step"] == step
     # the records are those of a run that nobody interrupted
-    result = llmcy("train", text, *TINY, "--steps", 2000, "--run", straight, "--quiet",
-                   preexec=lambda: resource.setrlimit(resource.RLIMIT_CPU, (3, 3)))  # fmt: skip
-    assert result.returncode != 0  # ended by its limit, somewhere
-    both = list(zip(records_so_far(straight), records(run / "steps.jsonl"), strict=False))
-    assert len(both) >= 3
-    assert all(a == b for a, b in both)
-
-
-def records_so_far(run: Path) -> list[dict[str, Any]]:
-    """Whole lines of a log whose writer was killed."""
-    whole_lines = (run / "steps.jsonl").read_bytes().rpartition(b"\n")[0].splitlines()
-    lines = [json.loads(line) for line in whole_lines]
-    return [{k: v for k, v in line.items() if k != "wall_seconds"} for line in lines]
+    assert records(run / "steps.jsonl") == records(long_run / "steps.jsonl")[:step]
 
 
 def test_resuming_by_command_ends_in_the_same_run(text: Path, whole: Path, tmp_path: Path) -> None:
@@ -188,7 +186,10 @@ REFUSED = {
     "no rate": (("RUN", "--extend", 3), "--extend needs --learning-rate"),
     "rate without steps": (("RUN", "--learning-rate", 0.1), "it must be at least 1"),
     "fewer": (("RUN", "--extend", -1, "--learning-rate", 0.1), "it must be at least 1"),
-    "zero rate": (("RUN", "--extend", 1, "--learning-rate", 0), "peak must be finite and > 0"),
+    "zero rate": (
+        ("RUN", "--extend", 1, "--learning-rate", 0),
+        "the learning rate of step 1 must be finite and > 0",
+    ),
     "decay": (("RUN", "--extend", 1, "--learning-rate", 99), "learning_rate * weight_decay"),
     "keep": (("RUN", "--keep-last", 0), "keep_last must be a whole number"),
     "rates": (("RUN", "--learning-rates", "/dev/null"), "needs at least one rate"),
@@ -220,7 +221,7 @@ def test_a_version_1_checkpoint_is_refused_with_the_reason(text: Path, tmp_path:
     )
 
 
-@pytest.mark.parametrize("size", [20000, 70000])
+@pytest.mark.parametrize("size", [50000, 70000])
 def test_a_file_size_limit_stops_with_a_status_of_its_own(
     text: Path, tmp_path: Path, size: int
 ) -> None:
@@ -231,7 +232,7 @@ def test_a_file_size_limit_stops_with_a_status_of_its_own(
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    wide = ("--d-model", 32) if size == 20000 else ("--d-model", 8, "--checkpoint-every", 5)
+    wide = ("--d-model", 32) if size == 50000 else ("--d-model", 8, "--checkpoint-every", 5)
     result = llmcy("train", text, *TINY, *wide, "--steps", 120, "--run", run, preexec=limit)
     assert result.returncode == NOT_SAVED, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
