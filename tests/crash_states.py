@@ -1,11 +1,11 @@
 """What a folder may hold after the machine stops: a model of a careless file system.
 
 The model knows files and one folder.  Data that was written to a file may be lost, kept, or kept in
-part until the file is forced to the disk; where data was lost but later data kept, the gap reads
-as
+part until the file is forced to the disk; where data was lost but later data kept, the gap reads as
 zeros.  Changes of the folder's entries (create, rename, remove) may each be lost or kept until the
-folder is forced to the disk, in any combination.  Forcing a file does not force its entry.  A rename
-is kept or lost as a whole.  Real file systems promise more; whoever is safe here is safe on them.
+folder is forced to the disk, in any combination.  Forcing a file does not force its entry.  A
+rename is kept or lost as a whole.  Real file systems promise more; whoever is safe here is safe on
+them.
 """
 
 from __future__ import annotations

@@ -104,6 +104,21 @@ def failing_at(nth: int, code: int = errno.EIO) -> Iterator[list[str]]:
         yield failed
 
 
+@contextmanager
+def failing_from(first: int, code: int = errno.EIO) -> Iterator[None]:
+    """Every call from the ``first`` on raises: the disk is gone."""
+    close = os.close
+
+    def before(number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        if number >= first:
+            if name == "close":
+                close(arguments[0])
+            raise OSError(code, os.strerror(code))
+
+    with intercepted(before):
+        yield
+
+
 def in_child(task: Callable[[], object]) -> int:
     """Run ``task`` in a forked process; its exit status, or minus the signal that ended it.
 
