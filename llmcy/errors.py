@@ -589,7 +589,6 @@ class RunError(LlmcyError, RuntimeError):
 
     KINDS = {
         "NotTheSameKind": ("folder", "file"),
-        "CorruptRecord": ("path", "line"),
         "FolderNotEmpty": ("path",),
         "Io": ("operation", "path"),
         "NoMeasurements": ("path", "problem"),

@@ -22,6 +22,7 @@ COMMANDS = {  # name -> module that defines a click command of that name
     "sample": "llmcy.cli.generate",
     "selftest": "llmcy.cli.selftest",
     "train": "llmcy.cli.train",
+    "verify": "llmcy.cli.verify",
 }
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from llmcy.errors import RunError
+from llmcy.run.checkpoints import CheckpointFolder
 from llmcy.run.diff import FieldDifference, StateDifference, diff_fields, diff_states
 from llmcy.run.directory import RunDirectory
-from llmcy.run.stored_state import read_stored_state
 
 __all__ = ["RecordDifference", "RunDifference", "diff_paths", "diff_runs"]
 
 INFORMATION = ("wall_seconds",)  # says how a run went, not what it computed
+OPTIONS = ("options.", "llmcy_version")  # of config.json: how it is carried out, and by what
 RECORD_FILES = ("steps.jsonl", "evaluations.jsonl")
 
 
@@ -80,7 +81,7 @@ class RunDifference:
     paths
         Both run folders.
     settings
-        Fields of ``config.json`` that differ.
+        Fields of ``config.json`` that differ and that a result may depend on.
     records
         One entry a file of records.
     state
@@ -180,15 +181,19 @@ def diff_runs(a: str | Path, b: str | Path) -> RunDifference:
     Raises
     ------
     RunError
-        ``NotARun``, ``Io``, ``CorruptRecord``.
+        ``NotARun``, ``Io``, ``InvalidRecord``.
     """
     left, right = RunDirectory.open(a), RunDirectory.open(b)
-    settings = diff_fields(_json(left, "config.json"), _json(right, "config.json"))
+    settings = tuple(
+        field
+        for field in diff_fields(_json(left, "config.json"), _json(right, "config.json"))
+        if not field.name.startswith(OPTIONS)
+    )
     records = tuple(_diff_records(left, right, name) for name in RECORD_FILES)
     state, steps = None, []
-    kept = _kept_states(left), _kept_states(right)
-    for step in sorted(set(kept[0]) & set(kept[1])):
-        state = diff_states(kept[0][step], kept[1][step])
+    kept = [CheckpointFolder(run.path, 1, 0) for run in (left, right)]
+    for step in sorted(set(kept[0].steps()) & set(kept[1].steps())):
+        state = diff_states(kept[0].path(step), kept[1].path(step))
         steps.append(step)
         if not state.equal:
             break
@@ -213,16 +218,6 @@ def _diff_records(left: RunDirectory, right: RunDirectory, name: str) -> RecordD
     return RecordDifference(
         name, min(len(mine), len(others)), (len(mine), len(others)), first, fields
     )
-
-
-def _kept_states(run: RunDirectory) -> dict[int, Path]:
-    """Job checkpoints of the run by step."""
-    states = {}
-    for path in sorted((run.path / "checkpoints").glob("*.safetensors")):
-        step = read_stored_state(path).step
-        if step is not None:
-            states[step] = path
-    return states
 
 
 def _json(run: RunDirectory, name: str) -> dict[str, Any]:
@@ -266,7 +261,13 @@ def _read(run: RunDirectory, name: str) -> bytes:
 
 def _corrupt(run: RunDirectory, name: str, line: int, problem: object) -> RunError:
     path = str(run.path / name)
-    return RunError("CorruptRecord", f"{path!r}, line {line}: {problem}", path=path, line=line)
+    return RunError(
+        "InvalidRecord",
+        f"{path!r}, line {line}: {problem}",
+        path=path,
+        step=None,
+        problem=str(problem),
+    )
 
 
 def _computed(record: dict[str, Any]) -> dict[str, Any]:

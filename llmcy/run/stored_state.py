@@ -24,7 +24,9 @@ from llmcy.optim import AdamWConfig, AdamWState, ParameterGroups
 
 __all__ = ["StoredState", "flatten", "read_stored_state"]
 
-VERSION_1, MODEL_FILE, JOB_CHECKPOINT = "version-1 checkpoint", "model file", "job checkpoint"
+VERSION_1, MODEL_FILE = "version-1 checkpoint", "model file"
+STATE_FILES = {"job": "job checkpoint", "selected": "selected state"}
+MOMENTS = ("first_moment:", "second_moment:")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class StoredState:
     path
         The file.
     kind
-        ``version-1 checkpoint``, ``model file`` or ``job checkpoint``.
+        ``version-1 checkpoint``, ``model file``, ``job checkpoint`` or ``selected state``.
     step
         The step the values belong to; None when the file does not say.
     fields
@@ -136,8 +138,9 @@ def _safetensors(file: Path) -> StoredState:
         opened: Any = safetensors.safe_open(file, framework="numpy")
         metadata = opened.metadata() or {}
         described = json.loads(metadata["llmcy"])
-        kind = MODEL_FILE if described["format"].startswith("llmcy-model") else JOB_CHECKPOINT
-        step = described["selected_step" if kind == MODEL_FILE else "step"]
+        is_model = described["format"].startswith("llmcy-model")
+        kind = MODEL_FILE if is_model else STATE_FILES[described["kind"]]
+        step = int(described["selected_step" if is_model else "step"])
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             "UnknownModelFile",
@@ -146,5 +149,10 @@ def _safetensors(file: Path) -> StoredState:
             cause=error,
             path=str(file),
         ) from error
-    names = tuple(sorted(opened.keys(), key=lambda name: (name.count(":"), name)))
-    return StoredState(file, kind, int(step), flatten(described), names, opened.get_tensor)
+    names = tuple(sorted(opened.keys(), key=_place))
+    return StoredState(file, kind, step, flatten(described), names, opened.get_tensor)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Parameters first, then first moments, then second ones."""
+    return next((k for k, prefix in enumerate(MOMENTS, 1) if name.startswith(prefix)), 0), name
