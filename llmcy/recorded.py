@@ -123,7 +123,7 @@ class RecordedStep:
         fixed = as_ids("inputs", inputs).copy(), as_ids("targets", targets).copy()
         with Recording(self._left) as recording:
             loss = _ordinary(model, *fixed, check)
-        calls = recording.finish()
+        calls = recording.finish([leaf.grad for leaf in leaves if leaf.grad is not None])
         self._steps[shape] = None  # not to be tried again
         if calls is not None:
             both = RecordedPass(calls, loss, leaves)

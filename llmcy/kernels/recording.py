@@ -8,7 +8,7 @@ whatever numbers the arrays hold then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from llmcy import _kernels
 from llmcy._kernels.calls import Calls
+from llmcy._kernels.memory import SMALLEST, Workspace, placed
 from llmcy._kernels.noting import noting
 from llmcy._threads import num_threads
 
@@ -37,11 +38,14 @@ class RecordedCalls:
         Memory of all arrays that the calls use; they live as long as this object.
     """
 
-    __slots__ = ("_calls", "_isa", "_n_threads", "nbytes")
+    __slots__ = ("_calls", "_isa", "_n_threads", "_workspace", "nbytes")
 
-    def __init__(self, calls: list[Call], nbytes: int, isa: str, n_threads: int) -> None:
+    def __init__(
+        self, calls: list[Call], workspace: Workspace, nbytes: int, isa: str, n_threads: int
+    ) -> None:
         functions, arguments, results = zip(*calls, strict=True) if calls else ((), (), ())
         self._calls = Calls(functions, arguments, results)
+        self._workspace = workspace
         self.nbytes = nbytes
         self._isa = isa
         self._n_threads = n_threads
@@ -73,13 +77,15 @@ class Recording:
     Notes
     -----
     Everything between the calls must be free of arithmetic on the arrays: what numpy does itself is
-    not seen.  Arrays that the calls use stay alive, so none has the memory of another.
+    not seen.  Small arrays that the calls use stay alive.  Large new ones live in a workspace where
+    they take each other's places as they do in the ordinary run, and keep their places.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._calls: list[Call] = []
-        self._owners: dict[int, int] = {}
+        self._workspace = Workspace()
+        self._small: dict[int, int] = {}
         self._complete = False
         self._isa = _kernels.active.isa
         self._n_threads = num_threads()
@@ -89,16 +95,27 @@ class Recording:
         if not self._complete:
             return
         for argument in arguments:
-            if isinstance(argument, np.ndarray):
-                owner = _owner(argument)
-                self._owners[id(owner)] = owner.nbytes
-        self._calls.append((function, arguments, result))
-        if sum(self._owners.values()) > self._limit:
-            self._complete = False
-            self._calls = []
+            if isinstance(argument, np.ndarray) and argument.nbytes < SMALLEST:
+                self._small[id(argument)] = argument.nbytes
+        places = tuple(
+            placed(a, self._workspace) if isinstance(a, np.ndarray) else a for a in arguments
+        )
+        self._calls.append((function, places, result))
+        if self._nbytes() > self._limit:
+            self._give_up()
+
+    def _nbytes(self) -> int:
+        return self._workspace.nbytes + sum(self._small.values())
+
+    def _give_up(self) -> None:
+        self._complete = False
+        self._calls = []
+        self._workspace.close()
 
     def __enter__(self) -> Recording:
         self._complete = self._listening.__enter__()
+        if self._complete:
+            self._workspace.open()
         return self
 
     def __exit__(
@@ -107,25 +124,37 @@ class Recording:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._complete = self._complete and error is None
+        self._workspace.close()
+        if error is not None:
+            self._give_up()
         self._listening.__exit__(kind, error, traceback)
 
-    def finish(self) -> RecordedCalls | None:
-        """The calls, or nothing if they were too many or another thread was recording."""
+    def finish(self, results: Sequence[Array] = ()) -> RecordedCalls | None:
+        """What was recorded, if that can be repeated.
+
+        Parameters
+        ----------
+        results
+            Arrays made by the calls that will be looked at after each run.
+
+        Returns
+        -------
+        RecordedCalls or None
+            Nothing if the arrays took too much memory, another thread was recording, or other large
+            arrays than the results are still in use.
+        """
         if not self._complete:
+            return None
+        kept = [x for x in results if placed(x, self._workspace) is not x]
+        if self._workspace.in_use != len(kept):
             return None
         return RecordedCalls(
             _searches_together(self._calls),
-            sum(self._owners.values()),
+            self._workspace,
+            self._nbytes(),
             self._isa,
             self._n_threads,
         )
-
-
-def _owner(array: Array) -> Array:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
 
 
 def _searches_together(calls: list[Call]) -> list[Call]:
