@@ -42,6 +42,22 @@ def adamw_update_all(
     new_seconds: tuple[NDArray[Any], ...],
     n_threads: int,
 ) -> bool: ...
+def adamw_is_bounded(
+    params: tuple[NDArray[Any], ...],
+    grads: tuple[NDArray[Any], ...],
+    firsts: tuple[NDArray[Any], ...],
+    seconds: tuple[NDArray[Any], ...],
+    weight_decays: tuple[float, ...],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    correction1: float,
+    correction2: float,
+    divisor: float,
+    multiplier: float,
+    n_threads: int,
+) -> bool: ...
 def adamw_stages(
     param: NDArray[Any],
     grad: NDArray[Any],

@@ -15,16 +15,19 @@ Everything is binary64 for both types, from exactly converted inputs; p', m' and
 once to the build's type (contract for float32, rule 7).  A divisor and a multiplier of 1 leave the
 gradient's bits alone, and a divisor of 1 makes the uniform scale.
 
-Results go to arrays of their own, so that a caller can prepare all parameters before it replaces
-any.  Every line is checked to be finite; of several that are not, the first element's first line is
-reported.
+Every line is checked to be finite; of several that are not, the first element's first line is
+reported.  Results may go to arrays of their own, so that a caller can prepare all parameters before
+it replaces any.  Or it asks ``adamw_is_bounded`` first: the largest magnitudes among parameters,
+gradients and moments nearly always prove that no line of any element can overflow, and the update
+can then be made in place.
 """
 
 cimport numpy as cnp
+from libc.string cimport memset
 
 from llmcy._kernels.order cimport GRAIN
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.types cimport is_finite, is_finite_real, real, sqrt
+from llmcy._kernels.types cimport IS_F32, is_finite, is_finite_real, real, sqrt
 
 cnp.import_array()
 
@@ -44,6 +47,17 @@ STAGE_NAMES = (
     "weight_decay",
     "parameter",
 )
+
+cdef extern from "llmcy_magnitude.h" nogil:
+    ctypedef struct Survey "llmcy_survey":
+        pass
+    Survey survey_of "llmcy_survey_of"(const real* x, Py_ssize_t n)
+    void join "llmcy_survey_join"(Survey* to, Survey found)
+    double largest "llmcy_survey_largest"(Survey s)
+    bint negative "llmcy_survey_negative"(Survey s)
+
+cdef double ENORMOUS = 1e300                        # far enough from overflow for any rounding
+cdef double ENORMOUS_STORED = 1e38 if IS_F32 else 1e300
 
 cdef struct Rule:
     double beta1, beta2, one_minus_beta1, one_minus_beta2
@@ -214,10 +228,10 @@ def adamw_update_all(
     tuple params, tuple grads, tuple firsts, tuple seconds, tuple weight_decays,    # IN
     double lr, double beta1, double beta2, double eps,
     double correction1, double correction2, double divisor, double multiplier,
-    tuple new_params, tuple new_firsts, tuple new_seconds,                          # OUT
+    tuple new_params, tuple new_firsts, tuple new_seconds,                  # OUT, may be the old
     int n_threads,
 ) -> bool:
-    """Many parameters; whether every line of every element is finite."""
+    """Many parameters; False, without doing more, after one with a line that is not finite."""
     cdef Job job
     cdef Py_ssize_t i, n
     cdef Rule rule = _rule(
@@ -238,6 +252,66 @@ def adamw_update_all(
         with nogil:
             parallel_for(_update, &job, n, GRAIN // 4, 0, n_threads)
         if job.bad:
+            return False
+    return True
+
+
+cdef struct Surveys:
+    const real* x[4]        # parameter, gradient, first and second moment
+    Survey found[4]
+
+
+cdef void _survey(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Surveys* job = <Surveys*>ctx
+    cdef int k
+    for k in range(4):
+        join(&job.found[k], survey_of(job.x[k] + lo, hi - lo))
+
+
+cdef bint _bounded(const Rule* rule, const Survey* found) noexcept nogil:
+    """Is every line finite for all elements of at most these magnitudes?"""
+    cdef double p = largest(found[0]), g = largest(found[1])
+    cdef double m = largest(found[2]), v = largest(found[3])
+    if negative(found[3]):
+        return False                    # has no root; the caller looks closer
+    g = (g / rule.divisor) * rule.multiplier
+    m = rule.beta1 * m + rule.one_minus_beta1 * g
+    v = rule.beta2 * v + rule.one_minus_beta2 * (g * g)
+    cdef double a = rule.lr * ((m / rule.c1) / rule.eps)
+    cdef double new = p + a + rule.decay * p
+    # a NaN fails every comparison
+    return (
+        g < ENORMOUS and g * g < ENORMOUS and m < ENORMOUS_STORED and v < ENORMOUS_STORED
+        and m / rule.c1 < ENORMOUS and v / rule.c2 < ENORMOUS
+        and (m / rule.c1) / rule.eps < ENORMOUS and new < ENORMOUS_STORED
+    )
+
+
+def adamw_is_bounded(
+    tuple params, tuple grads, tuple firsts, tuple seconds, tuple weight_decays,    # IN
+    double lr, double beta1, double beta2, double eps,
+    double correction1, double correction2, double divisor, double multiplier,
+    int n_threads,
+) -> bool:
+    """Do the magnitudes alone prove every line of every element finite?"""
+    cdef Surveys job
+    cdef Py_ssize_t i, n
+    cdef bint bounded
+    cdef Rule rule = _rule(
+        lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
+    )
+    for i in range(len(params)):
+        n = cnp.PyArray_SIZE(<cnp.ndarray>params[i])
+        job.x[0] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>params[i])
+        job.x[1] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>grads[i])
+        job.x[2] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>firsts[i])
+        job.x[3] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>seconds[i])
+        memset(job.found, 0, sizeof(job.found))
+        rule.decay = lr * <double>weight_decays[i]
+        with nogil:
+            parallel_for(_survey, &job, n, GRAIN, 0, n_threads)
+            bounded = _bounded(&rule, job.found)
+        if not bounded:
             return False
     return True
 

@@ -89,3 +89,19 @@ def first_unlike(tuple xs, tuple models) -> int:
             if cnp.PyArray_DIM(x, axis) != cnp.PyArray_DIM(model, axis):
                 return i
     return -1
+
+
+def any_overlap(tuple xs, tuple ys) -> bool:
+    """Has some array of xs bytes in common with one of ys?  All are contiguous."""
+    cdef Py_ssize_t i, j
+    cdef const char* x
+    cdef const char* y
+    cdef Py_ssize_t x_bytes
+    for i in range(len(xs)):
+        x = cnp.PyArray_BYTES(<cnp.ndarray>xs[i])
+        x_bytes = cnp.PyArray_NBYTES(<cnp.ndarray>xs[i])
+        for j in range(len(ys)):
+            y = cnp.PyArray_BYTES(<cnp.ndarray>ys[j])
+            if x < y + cnp.PyArray_NBYTES(<cnp.ndarray>ys[j]) and y < x + x_bytes:
+                return True
+    return False

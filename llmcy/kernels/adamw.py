@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
-from llmcy._kernels.arrays import first_unlike
+from llmcy._kernels.arrays import any_overlap, first_unlike
 from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
@@ -25,8 +25,6 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
-
-KEPT_BYTES = 2**20  # of parameters, up to which the arrays of prepared values are kept
 
 ADAMW_STAGES = (
     "effective_gradient",
@@ -165,28 +163,21 @@ class AdamWGroup:
     params
         The parameters, C-contiguous and writable, float32 or float64, all of one dtype.
     first_moments, second_moments
-        Their moments; taken over.
+        Their moments, likewise.
     weight_decays
         The decay of each.
 
-    Attributes
-    ----------
-    params, first_moments, second_moments
-        As they are now.
-
     Notes
     -----
-    :meth:`prepare` computes every new value into arrays of its own and :meth:`commit` makes them
-    the current ones, so that nothing has changed when one of them is not finite.  Moments change
-    places with the prepared ones; parameters keep their arrays.
+    :meth:`prepare` makes sure that every line of every element will be finite, :meth:`commit`
+    writes the new values: nothing has changed when one of them would not be.  Nearly always the
+    largest magnitudes are enough to be sure, and no other memory is needed; else all new values are
+    computed into arrays of their own first.
     """
 
-    __slots__ = (
-        "_dtype", "_keeps_next", "_next", "_weight_decays", "first_moments", "params",
-        "second_moments",
-    )  # fmt: skip
+    __slots__ = ("_arrays", "_dtype", "_job", "_next", "_weight_decays")
 
-    _next: tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]] | None
+    _next: tuple[tuple[Array, ...], ...] | None
 
     def __init__(
         self,
@@ -195,27 +186,20 @@ class AdamWGroup:
         second_moments: Sequence[Array],
         weight_decays: Sequence[float],
     ) -> None:
-        self.params = tuple(params)
-        self.first_moments = tuple(first_moments)
-        self.second_moments = tuple(second_moments)
+        arrays = tuple(params), tuple(first_moments), tuple(second_moments)
         self._weight_decays = tuple(
             check.real_number("weight_decay", decay) for decay in weight_decays
         )
-        if not self.params:
+        if not arrays[0]:
             check.fail_range("params", params, "at least one array")
-        check.float_array("params[0]", self.params[0])
-        self._dtype = self.params[0].dtype
-        for index, (param, first, second, _) in enumerate(
-            zip(
-                self.params, self.first_moments, self.second_moments, self._weight_decays,
-                strict=True,
-            )
-        ):  # fmt: skip
-            check.updated(f"params[{index}]", param, self._dtype, param.shape)
-            check.like(f"first_moments[{index}]", first, self._dtype, param.shape)
-            check.like(f"second_moments[{index}]", second, self._dtype, param.shape)
+        check.float_array("params[0]", arrays[0][0])
+        self._dtype = arrays[0][0].dtype
+        for name, group in zip(("params", "first_moments", "second_moments"), arrays, strict=True):
+            for index, (x, param) in enumerate(zip(group, arrays[0], strict=True)):
+                check.updated(f"{name}[{index}]", x, self._dtype, param.shape)
+        self._arrays = arrays
+        self._job: tuple[Any, ...] | None = None
         self._next = None
-        self._keeps_next = sum(param.nbytes for param in self.params) <= KEPT_BYTES
 
     def prepare(
         self,
@@ -231,39 +215,45 @@ class AdamWGroup:
         multiplier: float = 1.0,
         n_threads: int | None = None,
     ) -> bool:
-        """Compute the next values from one gradient a parameter; numbers as :func:`adamw_update`.
+        """Get ready for a step with one gradient a parameter; numbers as :func:`adamw_update`.
 
         Returns
         -------
         bool
             False if some line is not finite; :func:`adamw_update` of each parameter tells which.
         """
+        params, firsts, seconds = self._arrays
         grads = tuple(grads)
-        index = first_unlike(grads, self.params)
+        index = first_unlike(grads, params)
         if index >= 0:
-            shape = self.params[index].shape
-            check.like(f"grads[{index}]", grads[index], self._dtype, shape)
-        if self._next is None:
-            values, firsts, seconds = (
-                tuple(empty(param.shape, self._dtype) for param in self.params) for _ in range(3)
-            )
-            self._next = values, firsts, seconds
-        finite: bool = for_dtype(self._dtype).adamw.adamw_update_all(
-            self.params, grads, self.first_moments, self.second_moments, self._weight_decays,
+            check.like(f"grads[{index}]", grads[index], self._dtype, params[index].shape)
+        kernels = for_dtype(self._dtype).adamw
+        n_threads = resolve_threads(n_threads)
+        job = (
+            params, grads, firsts, seconds, self._weight_decays,
             lr, beta1, beta2, eps, correction1, correction2, divisor, multiplier,
-            *self._next, resolve_threads(n_threads),
         )  # fmt: skip
+        self._job = job
+        self._next = None
+        if not any_overlap(grads, params) and kernels.adamw_is_bounded(*job, n_threads):
+            return True
+        self._next = tuple(
+            tuple(empty(param.shape, self._dtype) for param in params) for _ in range(3)
+        )
+        finite: bool = kernels.adamw_update_all(*job, *self._next, n_threads)
         return finite
 
     def commit(self, n_threads: int | None = None) -> None:
-        """Make the prepared values the current ones."""
-        assert self._next is not None
-        values, firsts, seconds = self._next
-        for_dtype(self._dtype).elementwise.copy_all(self.params, values, resolve_threads(n_threads))
-        before = self.first_moments, self.second_moments
-        self.first_moments, self.second_moments = firsts, seconds
-        # large arrays go back to the store, where the next forward pass finds them
-        self._next = (values, *before) if self._keeps_next else None
+        """Write what was prepared; only after :meth:`prepare` said that it is finite."""
+        kernels = for_dtype(self._dtype)
+        n_threads = resolve_threads(n_threads)
+        if self._next is None:
+            assert self._job is not None
+            kernels.adamw.adamw_update_all(*self._job, *self._arrays, n_threads)
+        else:
+            for current, prepared in zip(self._arrays, self._next, strict=True):
+                kernels.elementwise.copy_all(current, prepared, n_threads)
+        self._job = self._next = None
 
 
 def adamw_stages(

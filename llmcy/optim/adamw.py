@@ -372,8 +372,6 @@ class _Together:
     def commit(self) -> None:
         """Write all new values."""
         self._group.commit()
-        self.moments.first = self._group.first_moments
-        self.moments.second = self._group.second_moments
 
 
 class _Update:

@@ -165,3 +165,88 @@ def test_bad_arguments_are_named(dtype):
     same = np.empty_like(param)
     with pytest.raises(DTypeError, match=r"out\[1\] shares memory with out\[0\]"):
         kernels.adamw_update(param, grad, first, second, **RULE, out=(same, same, same))
+
+
+# ---- many parameters at once -----------------------------------------------------------------
+def check_group(states, rule):
+    decays = [rule["weight_decay"] * (i % 2) for i in range(len(states))]
+    rest = {name: value for name, value in rule.items() if name != "weight_decay"}
+    single = [
+        kernels.adamw_update(*arrays, **rest, weight_decay=decay)
+        for arrays, decay in zip(states, decays, strict=True)
+    ]
+    finite = all(result.problem is None for result in single)
+
+    def together(n_threads):
+        arrays = [[x.copy() for x in arrays] for arrays in states]
+        params, grads, firsts, seconds = zip(*arrays, strict=True)
+        group = kernels.AdamWGroup(params, firsts, seconds, decays)
+        assert group.prepare(grads, **rest, n_threads=n_threads) == finite
+        for mine, old in zip(arrays, states, strict=True):
+            for x, y in zip(mine, old, strict=True):
+                assert_same_bits(x, y)
+        if not finite:
+            return ()
+        group.commit(n_threads)
+        return tuple(x for p, _, m, v in arrays for x in (p, m, v))
+
+    everywhere(together, tuple(x for r in single for x in r[:3]) if finite else ())
+
+
+@settings(max_examples=60)
+@given(
+    shapes=st.lists(shapes, min_size=1, max_size=3), seed=seeds, flavour=flavours, change=changes
+)
+def test_a_group_is_updated_as_its_parameters_one_by_one(dtype, shapes, seed, flavour, change):
+    with np.errstate(all="ignore"):
+        states = [state(seed + i, shape, dtype, flavour) for i, shape in enumerate(shapes)]
+        check_group(states, RULE | change)
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize(
+    "value", [1e15, 1e37, 2e38, 1e149, 1.1e150, 1e154, 1e290, 1e305, np.inf, np.nan, -1.0, -0.0]
+)
+def test_a_group_near_overflow(dtype, which, value):
+    with np.errstate(all="ignore"):
+        arrays = state(6, (300,), dtype)
+        arrays[which][211] = value
+        check_group([state(7, (3, 5), dtype), arrays], RULE | {"eps": 1e-3})
+
+
+def test_a_gradient_may_be_another_parameter(dtype):
+    with np.errstate(all="ignore"):
+        first, second = state(8, (40,), dtype), state(9, (40,), dtype)
+        rest = {name: value for name, value in RULE.items() if name != "weight_decay"}
+        gradients = first[1], first[0]
+        expected = [
+            kernels.adamw_update(s[0], g, s[2], s[3], **RULE)[:3]
+            for s, g in zip((first, second), gradients, strict=True)
+        ]
+        mine = [[x.copy() for x in s] for s in (first, second)]
+        params, _, firsts, seconds = zip(*mine, strict=True)
+        group = kernels.AdamWGroup(params, firsts, seconds, [RULE["weight_decay"]] * 2)
+        assert group.prepare([mine[0][1], mine[0][0]], **rest)
+        group.commit()
+        for s, result in zip(mine, expected, strict=True):
+            for x, y in zip((s[0], s[2], s[3]), result, strict=True):
+                assert_same_bits(x, y)
+
+
+def test_a_group_refuses_what_does_not_fit(dtype):
+    param, grad, first, second = state(10, (3, 4), dtype)
+    rest = {name: value for name, value in RULE.items() if name != "weight_decay"}
+    with pytest.raises(ShapeError):
+        kernels.AdamWGroup([param], [first[:2]], [second], [0.0])
+    with pytest.raises(RangeError):
+        kernels.AdamWGroup([], [], [], [])
+    with pytest.raises(RangeError):
+        kernels.AdamWGroup([param], [first], [second], ["much"])
+    view = param.view()
+    view.flags.writeable = False
+    with pytest.raises(DTypeError):
+        kernels.AdamWGroup([view], [first], [second], [0.0])
+    group = kernels.AdamWGroup([param], [first], [second], [0.0])
+    for wrong in (grad[:2], grad.astype(np.float16), None):
+        with pytest.raises((ShapeError, DTypeError)):
+            group.prepare([wrong], **rest)
