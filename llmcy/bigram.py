@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import kernels
+from llmcy.data import EncodedPartitions, Partition
 from llmcy.errors import MetricError
 
 __all__ = ["BigramModel", "ProbabilityScore", "score_probabilities"]
@@ -68,6 +69,14 @@ class BigramModel:
             self.document_count += 1
             self.transition_count += max(0, len(ids) - 1)
         self._totals = self._counts.sum(axis=1)
+
+    @classmethod
+    def fit_training_partition(
+        cls, vocab_size: int, alpha: float, documents: EncodedPartitions
+    ) -> BigramModel:
+        """Fit on the training documents of ``documents``; the others are not touched."""
+        training = (document.token_ids for document in documents.of(Partition.TRAIN))
+        return cls(vocab_size, alpha, training)
 
     def _check(self, ids: NDArray[np.int64], document: int) -> None:
         outside = np.flatnonzero((ids < 0) | (ids >= self.vocab_size))

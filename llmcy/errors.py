@@ -20,6 +20,7 @@ __all__ = [
     "DTypeError",
     "DataError",
     "FileError",
+    "FinalEvaluationError",
     "GenerationError",
     "InitializationError",
     "LlmcyError",
@@ -490,6 +491,40 @@ class CachedGenerationError(GenerationError):
     }
 
 
+class FinalEvaluationError(LlmcyError, ValueError):
+    """The one look at the test partition."""
+
+    KINDS = {
+        "EmptyProvenance": ("field",),
+        "ZeroContextLength": (),
+        "WrongSelectionPartition": ("actual",),
+        "InvalidSelectionLoss": ("value",),
+        "WrongBaselinePartition": ("actual",),
+        "UnfittedBigram": (),
+        "WrongTestPartition": ("actual",),
+        "EmptyTestEpoch": (),
+        "EpochContextMismatch": ("expected", "actual"),
+        "NotCopyable": (),
+        "AlreadyEvaluated": (),
+        "ProvenanceMismatch": ("field",),
+        "SelectedStateMismatch": (),
+        "ModelContextMismatch": ("expected", "actual"),
+        "VocabularyMismatch": ("decoder", "bigram"),
+        "TargetAlignmentMismatch": ("batch", "inputs", "targets"),
+        "InputTokenOutOfRange": ("batch", "position", "id", "vocabulary_size"),
+        "TargetTokenOutOfRange": ("batch", "position", "id", "vocabulary_size"),
+        "MissingGradient": ("name",),
+        "GraphRecorded": ("count",),
+        "DecoderParameterChanged": (),
+        "DecoderGradientChanged": (),
+        "NonFiniteScore": ("model", "mean_nll"),
+        "TargetCountMismatch": ("expected", "decoder", "bigram"),
+        "Trainer": (),
+        "Metric": (),
+        "Bigram": (),
+    }
+
+
 class CacheError(LlmcyError, RuntimeError):
     """Caches of keys and values: of one attention layer, and of a whole model."""
 
@@ -605,4 +640,7 @@ class RunError(LlmcyError, RuntimeError):
         "NotResumable": ("path", "reason"),
         "SaveFailed": ("path", "step"),
         "Stopped": ("path", "step", "planned"),
+        # the final evaluation of a run
+        "NotFinished": ("path",),
+        "TestAlreadyOpened": ("path", "openings"),
     }

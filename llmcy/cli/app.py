@@ -16,6 +16,7 @@ STATUS = {"SaveFailed": 74, "Stopped": 75}  # as EX_IOERR and EX_TEMPFAIL of sys
 COMMANDS = {  # name -> module that defines a click command of that name
     "bench": "llmcy.cli.bench",
     "diff": "llmcy.cli.diff",
+    "eval": "llmcy.cli.eval",
     "generate": "llmcy.cli.generate",
     "inspect": "llmcy.cli.inspect",
     "resume": "llmcy.cli.resume",

@@ -1,6 +1,7 @@
 """Run folders: what a training run leaves on disk, continuing it, and loading a model from it."""
 
 from llmcy.run.directory import RunDirectory
+from llmcy.run.evaluation import PartitionLoss, evaluate_partition, evaluate_test
 from llmcy.run.job import Watcher
 from llmcy.run.model_file import LoadedModel, Provenance, encode_model_file, load_model
 from llmcy.run.options import JobOptions
@@ -12,6 +13,7 @@ __all__ = [
     "Extension",
     "JobOptions",
     "LoadedModel",
+    "PartitionLoss",
     "Provenance",
     "RunDirectory",
     "StopRequest",
@@ -19,6 +21,8 @@ __all__ = [
     "TrainSummary",
     "Watcher",
     "encode_model_file",
+    "evaluate_partition",
+    "evaluate_test",
     "load_model",
     "make_schedule",
     "resume_training",
