@@ -159,6 +159,14 @@ class AdamW:
         """Settings, groups and a copy of the state."""
         return OptimizerSnapshot(self._config, self._groups, self.state())
 
+    def lent_snapshot(self) -> OptimizerSnapshot:
+        """As :meth:`snapshot`, but its moments are those of the optimizer: it is good until the
+        next step, for whoever writes it to a file.
+        """
+        entries = [] if self._moments is None else self._moments.lent()
+        state = AdamWState(self._step, self._beta1_power, self._beta2_power, entries)
+        return OptimizerSnapshot(self._config, self._groups, state)
+
     def copy(self) -> AdamW:
         """An independent optimizer in the same state."""
         return self.from_state(self._config, self._groups, self.state())

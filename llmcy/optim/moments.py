@@ -62,6 +62,13 @@ class Moments:
             for name, first, second in zip(self.names, self.first, self.second, strict=True)
         ]
 
+    def lent(self) -> list[AdamWStateEntry]:
+        """Entries over these arrays themselves."""
+        return [
+            AdamWStateEntry.lent(name, first, second)
+            for name, first, second in zip(self.names, self.first, self.second, strict=True)
+        ]
+
     def of(self, name: str) -> tuple[Array, Array]:
         """Both moments of a parameter."""
         index = self._index[name]

@@ -90,6 +90,20 @@ class AdamWStateEntry:
         self._first_moment = _read_only(first.reshape(shape))
         self._second_moment = _read_only(second.reshape(shape))
 
+    @classmethod
+    def lent(
+        cls, name: str, first_moment: NDArray[Any], second_moment: NDArray[Any]
+    ) -> AdamWStateEntry:
+        """An entry over arrays that stay with an optimizer; nothing is copied or checked."""
+        entry = cls.__new__(cls)
+        entry._name = name
+        entry._shape = first_moment.shape
+        entry._first_moment = first_moment.view()
+        entry._second_moment = second_moment.view()
+        for view in (entry._first_moment, entry._second_moment):
+            view.flags.writeable = False
+        return entry
+
     @property
     def name(self) -> str:
         """The parameter's name."""

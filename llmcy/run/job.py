@@ -230,7 +230,7 @@ class Job:
             self._evaluations.synchronize()
             self.folder.save(
                 [(name, p.data) for name, p in session.model.named_parameters()],
-                session.optimizer.snapshot(),
+                session.optimizer.lent_snapshot(),
                 best,
                 describe_job(self.plan, self.epochs, self.dataset.tokenizer, step, self.history),
                 describe_selected(self.plan, self.dataset.tokenizer, best),

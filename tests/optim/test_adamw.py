@@ -375,6 +375,23 @@ def test_the_last_revision() -> None:
     assert named[0][1].revision == 0
 
 
+def test_a_lent_snapshot_copies_nothing_and_cannot_be_written() -> None:
+    optimizer, named = AdamW(CONFIG, GROUPS), tensors()
+    assert optimizer.lent_snapshot().state.equal_bits(AdamWState.initial())
+    for _ in range(2):
+        optimizer.step(named)
+        lent, copied = optimizer.lent_snapshot(), optimizer.snapshot()
+        assert lent.state.equal_bits(copied.state)
+        assert (lent.config, lent.groups) == (copied.config, copied.groups)
+        again = optimizer.lent_snapshot()
+        for one, other in zip(
+            lent.state.moment_arrays(), again.state.moment_arrays(), strict=True
+        ):
+            assert np.shares_memory(one, other)
+            assert not one.flags.writeable
+    optimizer.step(named)  # the optimizer itself can still write
+
+
 def test_a_copy_is_independent() -> None:
     optimizer, named = AdamW(CONFIG, GROUPS), tensors()
     optimizer.step(named)
