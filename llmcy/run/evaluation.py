@@ -88,9 +88,7 @@ def _read_finished(run: RunDirectory) -> _Finished:
     # windows are as long as in training: positions beyond them are left out, no bit depends on it
     config = replace(loaded.model.config, max_seq_len=plan.settings.context_length)
     named = [(name, parameter.data) for name, parameter in loaded.model.named_parameters()]
-    bigram = BigramModel.fit_training_partition(
-        config.vocab_size, BIGRAM_ALPHA, dataset.documents
-    )
+    bigram = BigramModel.fit_training_partition(config.vocab_size, BIGRAM_ALPHA, dataset.documents)
     return _Finished(
         plan,
         dataset,

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,9 +253,19 @@ def read_run(run: RunDirectory) -> tuple[RunPlan, TextDataset]:
 def _carry_out(job: Job, stop: Callable[[], bool]) -> TrainSummary:
     """Take a run from where it stands to the end of its plan."""
     try:
-        _note_environment(job.directory, job.options)
+        with suppress(RunError):  # for information only: a full disk is met where it matters
+            _note_environment(job.directory, job.options)
         job.run(stop)
-        return _conclude(job)
+        try:
+            return _conclude(job)
+        except RunError as error:
+            raise RunError(
+                "SaveFailed",
+                f"{error}; step {job.plan.steps} is saved",
+                cause=error,
+                path=str(job.directory.path),
+                step=job.plan.steps,
+            ) from error
     finally:
         job.close()
 

@@ -359,3 +359,23 @@ def test_wall_seconds_are_the_only_thing_that_differs(
         if path.is_file() and path.name not in ("steps.jsonl", "environment.jsonl", "config.json"):
             assert (run / path.relative_to(whole)).read_bytes() == path.read_bytes(), path
     assert records(run / "steps.jsonl") == records(whole / "steps.jsonl")
+
+
+def test_a_disk_that_is_full_at_the_very_end(
+    text: TextDataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint is saved, the summary is not: the status says so, resuming ends it."""
+    run = tmp_path / "run"
+
+    def renamed(source: Any, target: Any) -> None:
+        if Path(target).name == "summary.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        TRUE["rename"](source, target)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with pytest.raises(RunError) as caught:
+        run_training(text, settings("float32"), run, EVERY)
+    assert (caught.value.kind, caught.value.step) == ("SaveFailed", STEPS)
+    monkeypatch.setattr(os, "rename", TRUE["rename"])
+    resume_training(run)
+    assert outcome(run) == outcome(whole)

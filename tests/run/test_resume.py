@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from llmcy.data import TextDataset
+from llmcy.data import MiniBatchEpoch, TextDataset
 from llmcy.errors import RunError
 from llmcy.optim import LearningRateSchedule
 from llmcy.run import (
@@ -26,6 +27,8 @@ from llmcy.run import (
     run_training,
 )
 from llmcy.run.job_file import read_state_file
+from llmcy.tokenizer import BytePairTokenizer
+from llmcy.trainer import Updater
 from tests.run.tiny import OPTIONS, STEPS, dataset, outcome, records, settings
 
 DTYPES = ["float64", "float32"]
@@ -474,3 +477,40 @@ def test_a_killed_process_leaves_a_run_that_continues(
     assert records(run / "steps.jsonl")[-1]["step"] == 17
     resume_training(run)
     assert outcome(run) == outcome(whole("float32"))
+
+
+def test_continuing_does_again_only_what_is_missing(
+    text: TextDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No update is repeated, no text is tokenized, and the tokens stay in their file."""
+    run = stopped(text, "float32", tmp_path / "run", 20)
+    updated: list[int] = []
+    original = Updater.update
+
+    def counted(self: Updater, step: int, *arguments: Any) -> Any:
+        updated.append(step)
+        return original(self, step, *arguments)
+
+    def refused(*arguments: Any) -> Any:
+        raise AssertionError("text was tokenized again")
+
+    monkeypatch.setattr(Updater, "update", counted)
+    monkeypatch.setattr(BytePairTokenizer, "encode", refused)
+    monkeypatch.setattr(BytePairTokenizer, "encode_document", refused)
+    documents = []
+    true_build = MiniBatchEpoch.build.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: Any, partition: Any, held: Any, *arguments: Any) -> Any:
+        documents.extend(held)
+        return true_build(cls, partition, held, *arguments)
+
+    monkeypatch.setattr(MiniBatchEpoch, "build", classmethod(watched))
+    resume_training(run)
+    assert updated == [21, 22, 23, 24]
+    assert documents
+    for document in documents:
+        base = document.token_ids
+        while not isinstance(base, np.memmap):
+            assert base.base is not None
+            base = base.base
+        assert base.filename == str(run / "tokens.bin") or base.filename == run / "tokens.bin"
