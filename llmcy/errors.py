@@ -23,6 +23,7 @@ __all__ = [
     "FinalEvaluationError",
     "GenerationError",
     "InitializationError",
+    "InteropError",
     "LlmcyError",
     "MetricError",
     "ModelError",
@@ -424,6 +425,9 @@ class TokenizerError(LlmcyError, ValueError):
         "EmptyVocabulary": (),
         "EmptyPiece": ("token_id",),
         "DuplicatePiece": ("token_id", "first"),
+        "MissingPackage": ("package", "extra"),
+        "InvalidTokenizerFile": ("problem",),
+        "Io": ("path",),
         # encoding and decoding
         "InvalidText": ("position",),
         "InvalidTokenIds": (),
@@ -616,6 +620,30 @@ class CheckpointError(LlmcyError, ValueError):
         "UnsupportedModelShape": ("name", "value"),
         "NotSealed": ("actual",),
         "Consumed": (),
+    }
+
+
+class InteropError(LlmcyError, ValueError):
+    """Models in the formats of other programs."""
+
+    KINDS = {
+        "MissingPackage": ("package", "extra"),
+        "NotAModel": ("path", "problem"),
+        "CorruptFile": ("path", "problem"),
+        "Io": ("operation", "path"),
+        "FolderNotEmpty": ("path",),
+        # what another format says and llmcy does not do, and the reverse
+        "UnsupportedFeature": ("name", "value"),
+        "UnsupportedTokenizer": ("problem",),
+        "DuplicateToken": ("token_id", "first"),
+        "NotRepresentable": ("name", "index", "value"),
+        # tensors of a file
+        "MissingTensor": ("name",),
+        "UnknownTensor": ("name",),
+        "DuplicateTensor": ("name",),
+        "TensorShape": ("name", "expected", "actual"),
+        "TensorType": ("name", "dtype"),
+        "NonFinite": ("name", "index", "value"),
     }
 
 

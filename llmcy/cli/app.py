@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 
 import click
@@ -18,6 +19,8 @@ COMMANDS = {  # name -> module that defines a click command of that name
     "diff": "llmcy.cli.diff",
     "eval": "llmcy.cli.eval",
     "generate": "llmcy.cli.generate",
+    "export": "llmcy.cli.export",
+    "import": "llmcy.cli.import_",
     "inspect": "llmcy.cli.inspect",
     "resume": "llmcy.cli.resume",
     "sample": "llmcy.cli.generate",
@@ -36,7 +39,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        function = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), function)
         return command
 
 

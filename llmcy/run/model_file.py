@@ -30,13 +30,12 @@ from llmcy.model import Decoder
 from llmcy.run.directory import RunDirectory
 from llmcy.run.job_file import decode_state_file
 from llmcy.state import DecoderModelState
-from llmcy.tokenizer import BytePairTokenizer, LiteralTokenizer
+from llmcy.tokenizer import BytePairTokenizer, JsonTokenizer, LiteralTokenizer, Tokenizer
 
 __all__ = ["LoadedModel", "Provenance", "encode_model_file", "load_model"]
 
 FORMAT = "llmcy-model-1"
 MAX_RESTORED_BYTES = 2**36  # what a file from anywhere may ask for
-Tokenizer = BytePairTokenizer | LiteralTokenizer
 
 
 class Provenance(NamedTuple):
@@ -84,6 +83,14 @@ def tokenizer_record(tokenizer: Tokenizer) -> dict[str, Any]:
     """The tokenizer as plain JSON values."""
     if isinstance(tokenizer, BytePairTokenizer):
         return {"kind": "byte-bpe", "pairs": [list(pair) for pair in tokenizer.pairs]}
+    if isinstance(tokenizer, JsonTokenizer):
+        return {
+            "kind": "json",
+            "text": tokenizer.text,
+            "bos_id": tokenizer.bos_id,
+            "eos_id": tokenizer.eos_id,
+            "vocab_size": tokenizer.vocab_size,
+        }
     pieces = [base64.b64encode(piece).decode("ascii") for piece in tokenizer.pieces]
     return {"kind": "literal", "pieces_base64": pieces}
 
@@ -92,6 +99,10 @@ def tokenizer_from_record(record: dict[str, Any]) -> Tokenizer:
     """The tokenizer that :func:`tokenizer_record` wrote down."""
     if record["kind"] == "byte-bpe":
         return BytePairTokenizer.from_pairs([(int(a), int(b)) for a, b in record["pairs"]])
+    if record["kind"] == "json":
+        return JsonTokenizer(
+            record["text"], record["bos_id"], record["eos_id"], record["vocab_size"]
+        )
     return LiteralTokenizer([base64.b64decode(piece) for piece in record["pieces_base64"]])
 
 
@@ -188,6 +199,8 @@ def _from_safetensors(file: Path, data: bytes) -> LoadedModel:
     except RunError:
         raise
     except (LlmcyError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, LlmcyError) and error.kind == "MissingPackage":
+            raise  # nothing is wrong with the file
         raise _corrupt(file, f"{type(error).__name__}: {error}") from error
     if state.fingerprint() != described.get("fingerprint"):
         raise _corrupt(file, "the parameters do not have the fingerprint written beside them")

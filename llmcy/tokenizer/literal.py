@@ -29,6 +29,9 @@ class LiteralTokenizer:
 
     __slots__ = ("_pieces",)
 
+    bos_id: int | None = None
+    eos_id: int | None = None
+
     def __init__(self, pieces: Iterable[bytes]) -> None:
         held = tuple(bytes(memoryview(piece)) for piece in pieces)
         if not held:

@@ -1,0 +1,154 @@
+"""GGUF export, for llama.cpp and what is built on it.
+
+The architecture ``llama`` of such files turns rotary neighbours, as llmcy does, so weights are
+transposed and nothing is permuted.  All tensors are float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmcy.config import ModelConfig
+from llmcy.errors import InteropError
+from llmcy.interop.files import io_error
+from llmcy.interop.narrow import float32_parameters
+from llmcy.interop.vocabulary import Vocabulary
+from llmcy.state import DecoderModelState
+from llmcy.tokenizer import BytePairTokenizer, Tokenizer
+
+__all__ = ["export_gguf", "gguf_name"]
+
+Array = NDArray[Any]
+
+PARTS = {
+    "attention_norm.gain": "attn_norm.weight",
+    "attention.query.weight": "attn_q.weight",
+    "attention.key.weight": "attn_k.weight",
+    "attention.value.weight": "attn_v.weight",
+    "attention.output.weight": "attn_output.weight",
+    "ffn_norm.gain": "ffn_norm.weight",
+    "ffn.gate.weight": "ffn_gate.weight",
+    "ffn.up.weight": "ffn_up.weight",
+    "ffn.down.weight": "ffn_down.weight",
+}
+WHOLE = {
+    "token_embedding.weight": "token_embd.weight",
+    "final_norm.gain": "output_norm.weight",
+    "output_head.weight": "output.weight",
+}
+TABLES = {"token_embedding.weight", "output_head.weight"}
+PLACEHOLDER_MERGE = "\u0120 t"  # an empty list is refused; this joins nothing
+
+
+def gguf_name(name: str) -> str:
+    """``blocks.3.ffn.up.weight`` is ``blk.3.ffn_up.weight`` there."""
+    if name in WHOLE:
+        return WHOLE[name]
+    _, layer, part = name.split(".", 2)
+    return f"blk.{layer}.{PARTS[part]}"
+
+
+def export_gguf(
+    state: DecoderModelState,
+    tokenizer: Tokenizer,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "llmcy",
+) -> Path:
+    """Write a ``.gguf`` file that llama.cpp runs; needs ``pip install 'llmcy[hf]'``.
+
+    Parameters
+    ----------
+    state
+        The model; float64 parameters are rounded once to float32.  A tied head is written once.
+    tokenizer
+        A byte-pair tokenizer.  llama.cpp cuts text into words first, by the pattern of GPT-2,
+        which the tokenizer here does not; where a rule reaches over such a cut, the ids of a
+        text differ.  Ids given as ids, and decoding, do not.
+    path
+        The file; replaced when it exists.
+    name
+        Stands in the file as the model's name.
+
+    Raises
+    ------
+    InteropError
+        ``MissingPackage``, ``UnsupportedTokenizer``, ``DuplicateToken``, ``NotRepresentable``,
+        ``Io``.
+    """
+    if not isinstance(tokenizer, BytePairTokenizer):
+        problem = f"a GGUF file is written with a byte-pair tokenizer, not a {tokenizer!r}"
+        raise InteropError("UnsupportedTokenizer", problem, problem=problem)
+    vocabulary = Vocabulary.of(tokenizer)
+    tensors = [
+        (gguf_name(name), _to_gguf(name, array)) for name, array in float32_parameters(state)
+    ]
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
+    writer = _package().GGUFWriter(str(temporary), "llama", use_temp_file=False)
+    _describe(writer, state.config, vocabulary, name)
+    for tensor_name, array in tensors:
+        writer.add_tensor(tensor_name, array)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(temporary, file)
+    except OSError as error:
+        raise io_error("write", file, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return file
+
+
+def _package() -> Any:
+    try:
+        import gguf
+    except ImportError as error:
+        raise InteropError(
+            "MissingPackage",
+            "writing a GGUF file needs the package gguf: pip install 'llmcy[hf]'",
+            package="gguf",
+            extra="hf",
+        ) from error
+    return gguf
+
+
+def _to_gguf(name: str, array: Array) -> Array:
+    return array if array.ndim == 1 or name in TABLES else np.ascontiguousarray(array.T)
+
+
+def _describe(writer: Any, config: ModelConfig, vocabulary: Vocabulary, name: str) -> None:
+    types = _package().TokenType
+    writer.add_name(name)
+    writer.add_file_type(int(_package().LlamaFileType.ALL_F32))
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_seq_len)
+    writer.add_embedding_length(config.d_model)
+    writer.add_block_count(config.n_layers)
+    writer.add_feed_forward_length(config.d_ff)
+    writer.add_head_count(config.n_heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(list(vocabulary.tokens))
+    controls = [types.CONTROL] * 2
+    writer.add_token_types(controls + [types.NORMAL] * (len(vocabulary.tokens) - 2))
+    writer.add_token_merges([" ".join(m) for m in vocabulary.merges] or [PLACEHOLDER_MERGE])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
