@@ -149,6 +149,9 @@ def import_hf(folder: str | os.PathLike[str], *, dtype: str = "float32") -> Impo
     values = read_json(path / "config.json")
     config = config_from_hf(values, dtype, path / "config.json")
     files = TensorFiles(path)
+    files.shape(hf_name("token_embedding.weight"))
+    if config.n_layers > len(list(files)):  # before as many names are made
+        files.shape(hf_name(f"blocks.{config.n_layers - 1}.ffn.down.weight"))
     named: dict[str, Array] = {}
     for name, shape in config.parameter_shapes().items():
         stored_shape = shape if len(shape) == 1 or name in TABLES else shape[::-1]

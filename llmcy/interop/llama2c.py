@@ -115,6 +115,8 @@ def import_llama2c(
     if len(data) < HEADER.size:
         raise corrupt(file, f"{len(data)} bytes do not hold the header")
     d_model, d_ff, n_layers, n_heads, kv_heads, vocab_size, max_seq_len = HEADER.unpack_from(data)
+    if n_layers * 4 * len(PER_BLOCK) > len(data):
+        raise corrupt(file, f"{len(data)} bytes do not hold {n_layers} layers")
     config = ModelConfig(
         vocab_size=abs(vocab_size),
         d_model=d_model,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = ["JsonTokenizer"]
 
 BOS_NAMES = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>")
 EOS_NAMES = ("<|eos|>", "</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>", "<|im_end|>")
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 
 
 class JsonTokenizer:
@@ -107,7 +109,11 @@ class JsonTokenizer:
     @cached_property
     def byte_level(self) -> bool:
         """Whether tokens are byte strings, so that decoding gives back every byte."""
-        return "ByteLevel" in _types(json.loads(self._text).get("decoder"))
+        return "ByteLevel" in self._decoder_types
+
+    @cached_property
+    def _decoder_types(self) -> set[str]:
+        return _types(json.loads(self._text).get("decoder"))
 
     @cached_property
     def token_lengths(self) -> NDArray[np.int64]:
@@ -135,13 +141,13 @@ class JsonTokenizer:
         token = self._tokenizer.id_to_token(int(token_id))
         if token is None:
             return b""
+        if "ByteFallback" in self._decoder_types and _BYTE_TOKEN.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
         if token_id in self._added:
             return str(token).encode()
         if self.byte_level:
             data = byte_alphabet.as_bytes(token)
             return str(token).encode() if data is None else data
-        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            return bytes([int(token[3:5], 16)])
         return str(token).replace("\u2581", " ").encode()
 
     @cached_property

@@ -19,7 +19,7 @@ SHAPES = {
     "grouped": {"n_heads": 8, "n_kv_heads": 2},
     "grouped, untied": {"n_heads": 6, "n_kv_heads": 3, "tied_head": False},
     "wide heads": {"n_heads": 4, "n_kv_heads": 2, "head_size": 10},
-    "narrow heads": {"n_heads": 3, "head_size": 2, "d_model": 20},
+    "narrow heads": {"n_heads": 3, "head_size": 2},
 }
 
 

@@ -221,6 +221,15 @@ def test_sizes_that_make_no_model(folder):
     assert caught.value.kind == "HeadsNotDivisible"
 
 
+def test_more_layers_than_tensors(folder):
+    change(folder, num_hidden_layers=10**15)
+    error = refused(folder)
+    assert (error.kind, error.name) == (
+        "MissingTensor",
+        f"model.layers.{10**15 - 1}.mlp.down_proj.weight",
+    )
+
+
 def test_several_files_and_an_index(folder, tmp_path):
     whole = import_hf(folder).state
     tensors = load_file(folder / "model.safetensors")
