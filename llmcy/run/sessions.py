@@ -22,9 +22,10 @@ from llmcy.model import Decoder
 from llmcy.optim import AdamW
 from llmcy.run.canonical import float_from_bits
 from llmcy.run.job_file import StateFile, restored_optimizer
-from llmcy.run.model_file import Tokenizer, tokenizer_record
+from llmcy.run.model_file import tokenizer_record
 from llmcy.run.plan import RunPlan
 from llmcy.run.settings import TrainSettings
+from llmcy.tokenizer import Tokenizer
 from llmcy.trainer import Best, TrainingSession
 from llmcy.trainer.preflight import check_epochs
 

@@ -10,7 +10,8 @@ from llmcy.tokenizer import BytePairTokenizer, learn_bpe
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog; then the dog sleeps, and the fox doesn't.\r\n"
-    "Größe, naïve, Ωμέγα, 東京, 日本語, 🙂🙃🙂, e\u0301, 12345 12345\n\n\n\ttabs\tand  spaces  \x00\x00\n"
+    "Größe, naïve, Ωμέγα, 東京, 日本語, 🙂🙃🙂, e\u0301, 12345 12345\n\n\n"
+    "\ttabs\tand  spaces  \x00\x00\n"
 ) * 4
 
 SHAPES = {

@@ -13,8 +13,9 @@ from llmcy.tokenizer.byte_alphabet import CHAR_OF_BYTE, as_bytes, as_text
 from tests.interop.models import TEXT, byte_pair, config, state
 
 PIECES = [
-    "the ", "fox", " dog", "\r\n", "\n", "\r", "\0", "\t", "  ", "é", "e\u0301", "ß", "東", "京", "日本",
-    "🙂", "🙃", "👩‍👩‍👧", "\U0001f1e9\U0001f1ea", "\ufeff", "\u2028", "\ufffd", "\ud7ff", "\ue000", "\U0010ffff",
+    "the ", "fox", " dog", "\r\n", "\n", "\r", "\0", "\t", "  ", "é", "e\u0301", "ß", "東",
+    "京", "日本", "🙂", "🙃", "👩‍👩‍👧", "\U0001f1e9\U0001f1ea", "\ufeff", "\u2028",
+    "\ufffd", "\ud7ff", "\ue000", "\U0010ffff",
     "1", "12345", "<s>", "<|bos|>", "<|eos|>", "'s", "Ġ", "ÿ", "\x7f", "\x80", "\xa0", "\xad",
 ]  # fmt: skip
 
