@@ -19,8 +19,8 @@ from llmcy.tape import RecordedPass, Tensor, ready_to_record
 
 __all__ = ["RECORDING_BYTES", "RecordedStep"]
 
-RECORDING_BYTES = 64 * 2**20
-"""Arrays of recorded steps may take this much memory for one model."""
+RECORDING_BYTES = 2**31
+"""Memory that the recorded steps of one model may take; each takes what an ordinary step does."""
 
 TokenIds = NDArray[np.int64]
 

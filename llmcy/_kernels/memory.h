@@ -22,6 +22,7 @@ static struct {
     pthread_mutex_t lock;
     llmcy_block *free_lists[MEMORY_CLASSES];
     size_t held;  /* bytes in the lists */
+    size_t made;  /* blocks ever taken from the C library */
     size_t limit; /* of held */
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -73,6 +74,7 @@ static void *llmcy_memory_take(size_t size) {
         pthread_mutex_unlock(&memory.lock);
         if (posix_memalign(&block, alignment, class_size)) return NULL;
     }
+    __atomic_fetch_add(&memory.made, 1, __ATOMIC_RELAXED);
 #if defined(MADV_HUGEPAGE)
     if (class_size >= MEMORY_LARGE)
         madvise(block, class_size / MEMORY_LARGE * MEMORY_LARGE, MADV_HUGEPAGE);
@@ -98,6 +100,7 @@ static void llmcy_memory_give_back(void *address, size_t size) {
 }
 
 static size_t llmcy_memory_held(void) { return memory.held; }
+static size_t llmcy_memory_made(void) { return memory.made; }
 
 static void llmcy_memory_release(void) {
     if (pthread_mutex_trylock(&memory.lock)) return;

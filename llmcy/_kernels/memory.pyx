@@ -10,6 +10,7 @@ cdef extern from "memory.h" nogil:
     void* llmcy_memory_take(size_t size)
     void llmcy_memory_give_back(void* address, size_t size)
     size_t llmcy_memory_held()
+    size_t llmcy_memory_made()
     void llmcy_memory_release()
 
 SMALLEST = 16384        # bytes of an array whose memory is kept; numpy's own is as good below
@@ -144,6 +145,11 @@ def empty(tuple shape, cnp.dtype dtype):
 def held() -> int:
     """Bytes that wait for new arrays."""
     return llmcy_memory_held()
+
+
+def made() -> int:
+    """How many blocks of memory have been made so far, instead of used again."""
+    return llmcy_memory_made()
 
 
 def release():
