@@ -21,6 +21,7 @@ from llmcy.cli.progress import TrainingProgress
 from llmcy.data import Partition, SplitRule, TextDataset, load_dataset
 from llmcy.data.sources import CUT_CHOICES
 from llmcy.run import JobOptions, TrainSettings, run_training
+from llmcy.tokenizer import JsonTokenizer
 
 __all__ = ["train"]
 
@@ -67,6 +68,13 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
 @click.option("--test-fraction", default=0.1, show_default=True)
 @click.option(
     "--merges", default=DEFAULT_MERGES, show_default=True, help="Byte-pair rules to learn."
+)
+@click.option(
+    "--tokenizer",
+    "tokenizer_file",
+    default=None,
+    type=click.Path(),
+    help="A tokenizer.json to use instead of learning one; needs the extra hf.",
 )
 @setting("dtype", "Arithmetic of the model.", click.Choice(["float32", "float64"]))
 @setting("d-model", "Width of the model.")
@@ -125,6 +133,7 @@ def train(
     validation_fraction: float,
     test_fraction: float,
     merges: int,
+    tokenizer_file: str | None,
     rates_file: str | None,
     beta1: float,
     beta2: float,
@@ -152,6 +161,7 @@ def train(
         text_field=text_field,
         cut=cut,
         min_document_bytes=min_document_bytes,
+        tokenizer=None if tokenizer_file is None else JsonTokenizer.from_file(tokenizer_file),
     )
     with under_way(quiet) as (progress, watcher, stop):
         _describe(dataset, progress)

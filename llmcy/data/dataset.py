@@ -29,7 +29,7 @@ from llmcy.data.split_manifest import SplitManifest, partition_corpus
 from llmcy.data.split_record import SplitRecord, manifest_record, split_documents
 from llmcy.data.windows import WindowConfig
 from llmcy.errors import DataError
-from llmcy.tokenizer import BytePairTokenizer, LearnedBpe
+from llmcy.tokenizer import BytePairTokenizer, LearnedBpe, TextTokenizer
 
 __all__ = [
     "TextDataset",
@@ -49,7 +49,7 @@ class TextDataset:
     Attributes
     ----------
     tokenizer
-        Learned on the training documents.
+        Learned on the training documents, or given.
     learned
         The rules with their counts (the learner's final sequences are not kept); None when the
         dataset was read back and nothing was learned.
@@ -59,7 +59,7 @@ class TextDataset:
         The split, written down.
     """
 
-    tokenizer: BytePairTokenizer
+    tokenizer: TextTokenizer
     learned: LearnedBpe | None
     documents: EncodedPartitions
     split: SplitRecord
@@ -130,7 +130,7 @@ class TextDataset:
         return epoch
 
 
-def target_byte_count(epoch: MiniBatchEpoch, tokenizer: BytePairTokenizer) -> int:
+def target_byte_count(epoch: MiniBatchEpoch, tokenizer: TextTokenizer) -> int:
     """Bytes of text that the targets of an epoch stand for (BOS and EOS stand for none).
 
     Divide a total loss by this count and by ln 2 for bits per byte.
@@ -159,7 +159,12 @@ class _Partitioned:
 
 
 def prepare_dataset(
-    source: TextSource, rule: SplitRule, max_merges: int, *, progress: Progress | None = None
+    source: TextSource,
+    rule: SplitRule,
+    max_merges: int,
+    *,
+    tokenizer: TextTokenizer | None = None,
+    progress: Progress | None = None,
 ) -> TextDataset:
     """Split documents by ``rule``, learn at most ``max_merges`` rules on train, encode all.
 
@@ -171,6 +176,8 @@ def prepare_dataset(
         Shares of the partitions.
     max_merges
         The vocabulary will have at most ``258 + max_merges`` ids.
+    tokenizer
+        One that exists already; then nothing is learned.
     progress
         Called after each rule learned with the count so far and ``max_merges``.
 
@@ -186,13 +193,18 @@ def prepare_dataset(
     for record, document in zip(split.documents, source.documents, strict=True):
         if record.partition is not None:
             placed[record.partition].append(document)
-    return _finish(_Partitioned(placed), split, max_merges, progress)
+    return _finish(_Partitioned(placed), split, max_merges, tokenizer, progress)
 
 
 def prepare_manifest_dataset(
-    corpus: Corpus, manifest: SplitManifest, max_merges: int, *, progress: Progress | None = None
+    corpus: Corpus,
+    manifest: SplitManifest,
+    max_merges: int,
+    *,
+    tokenizer: TextTokenizer | None = None,
+    progress: Progress | None = None,
 ) -> TextDataset:
-    """Apply a manifest to a JSON corpus, learn on train, encode all.
+    """Apply a manifest to a JSON corpus, learn on train (or take ``tokenizer``), encode all.
 
     Raises
     ------
@@ -208,12 +220,18 @@ def prepare_manifest_dataset(
         {"kind": "json-corpus", "checksum": corpus.checksum},
         [(TextDocument(d.id, d.content), place[d.id]) for d in corpus],
     )
-    return _finish(partitions, split, max_merges, progress)
+    return _finish(partitions, split, max_merges, tokenizer, progress)
 
 
 def _finish(
-    partitions: PartitionedText, split: SplitRecord, max_merges: int, progress: Progress | None
+    partitions: PartitionedText,
+    split: SplitRecord,
+    max_merges: int,
+    given: TextTokenizer | None,
+    progress: Progress | None,
 ) -> TextDataset:
+    if given is not None:
+        return TextDataset(given, None, encode_partitions(given, partitions), split)
     learned = learn_from_train(partitions, max_merges, progress=progress)
     tokenizer = BytePairTokenizer.from_learned(learned)
     learned = replace(learned, sequences=())
@@ -229,6 +247,7 @@ def load_dataset(
     text_field: str = "text",
     cut: str = "auto",
     min_document_bytes: int | None = None,
+    tokenizer: TextTokenizer | None = None,
     progress: Progress | None = None,
 ) -> TextDataset:
     """The dataset of a command line: files to documents to partitions to tokens.
@@ -245,6 +264,8 @@ def load_dataset(
         Shares for the hash rule; None takes a tenth each for validation and test.
     text_field, cut, min_document_bytes
         As in `read_sources`.
+    tokenizer
+        One that exists already; then nothing is learned and ``max_merges`` means nothing.
 
     Raises
     ------
@@ -260,11 +281,15 @@ def load_dataset(
             )
         corpus = Corpus.load(sources[0])
         manifest = SplitManifest.load(split_manifest)
-        return prepare_manifest_dataset(corpus, manifest, max_merges, progress=progress)
+        return prepare_manifest_dataset(
+            corpus, manifest, max_merges, tokenizer=tokenizer, progress=progress
+        )
     if not sources:
         source = builtin_corpus()
     else:
         source = read_sources(
             sources, text_field=text_field, cut=cut, min_document_bytes=min_document_bytes
         )
-    return prepare_dataset(source, rule or SplitRule(), max_merges, progress=progress)
+    return prepare_dataset(
+        source, rule or SplitRule(), max_merges, tokenizer=tokenizer, progress=progress
+    )

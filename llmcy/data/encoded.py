@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from llmcy.data.batches import BatchDocument
 from llmcy.data.partition import Partition
-from llmcy.tokenizer import BytePairTokenizer, LearnedBpe, learn_bpe
+from llmcy.tokenizer import LearnedBpe, TextTokenizer, learn_bpe
 
 __all__ = ["EncodedPartitions", "PartitionedText", "encode_partitions", "learn_from_train"]
 
@@ -59,7 +59,7 @@ def learn_from_train(
 
 
 def encode_partitions(
-    tokenizer: BytePairTokenizer, partitions: PartitionedText
+    tokenizer: TextTokenizer, partitions: PartitionedText
 ) -> EncodedPartitions:
     """Encode every document on its own."""
     return EncodedPartitions(

@@ -21,18 +21,19 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from llmcy.checkpoint import Checkpoint
+from llmcy.checkpoint import Checkpoint, version_1_problem
 from llmcy.checkpoint.layout import MAGIC
 from llmcy.config import CONTRACT_VERSION, ModelConfig
 from llmcy.errors import LlmcyError, RunError
 from llmcy.generate.text import TextGenerator
 from llmcy.model import Decoder
+from llmcy.rng import SplitMix64
 from llmcy.run.directory import RunDirectory
 from llmcy.run.job_file import decode_state_file
-from llmcy.state import DecoderModelState
+from llmcy.state import DecoderModelState, SelectedTrainingState
 from llmcy.tokenizer import BytePairTokenizer, JsonTokenizer, LiteralTokenizer, Tokenizer
 
-__all__ = ["LoadedModel", "Provenance", "encode_model_file", "load_model"]
+__all__ = ["LoadedModel", "Provenance", "encode_model_file", "encode_selected", "load_model"]
 
 FORMAT = "llmcy-model-1"
 MAX_RESTORED_BYTES = 2**36  # what a file from anywhere may ask for
@@ -104,6 +105,21 @@ def tokenizer_from_record(record: dict[str, Any]) -> Tokenizer:
             record["text"], record["bos_id"], record["eos_id"], record["vocab_size"]
         )
     return LiteralTokenizer([base64.b64decode(piece) for piece in record["pieces_base64"]])
+
+
+def encode_selected(
+    tokenizer: Tokenizer, selected: SelectedTrainingState, seed: int
+) -> tuple[str, bytes]:
+    """Name and bytes of the file that a finished run leaves.
+
+    A version-1 checkpoint with the sampling stream of ``seed`` when model and tokenizer fit in one;
+    else a model file.
+    """
+    fits = version_1_problem(selected.model.config) is None
+    if fits and not isinstance(tokenizer, JsonTokenizer):
+        checkpoint = Checkpoint.from_snapshot(tokenizer, selected, SplitMix64(seed).state)
+        return "selected.ckpt", checkpoint.encode().bytes
+    return "selected.safetensors", encode_model_file(selected.model, tokenizer, selected.step)
 
 
 def encode_model_file(state: DecoderModelState, tokenizer: Tokenizer, selected_step: int) -> bytes:

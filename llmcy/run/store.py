@@ -9,7 +9,7 @@ from llmcy.run.canonical import sha256_hex
 from llmcy.run.directory import RunDirectory, json_bytes
 from llmcy.run.model_file import tokenizer_from_record, tokenizer_record
 from llmcy.run.tokens import encode_tokens, open_tokens
-from llmcy.tokenizer import BytePairTokenizer
+from llmcy.tokenizer import LiteralTokenizer
 
 __all__ = ["read_dataset", "write_dataset"]
 
@@ -52,9 +52,11 @@ def read_dataset(run: RunDirectory) -> tuple[TextDataset, dict[str, str]]:
         raise _changed("split", error) from error
     try:
         tokenizer = tokenizer_from_record(run.read_json("tokenizer.json"))
-        if not isinstance(tokenizer, BytePairTokenizer):
-            raise ValueError("it is not a byte-pair tokenizer")
+        if isinstance(tokenizer, LiteralTokenizer):
+            raise ValueError("a list of pieces encodes no text")
     except (LlmcyError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, LlmcyError) and error.kind == "MissingPackage":
+            raise  # nothing has changed
         raise _changed("tokenizer", error) from error
     documents, tokens = open_tokens(run.path / "tokens.bin", run.path / "tokens.json")
     digests = {

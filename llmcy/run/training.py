@@ -17,14 +17,12 @@ import safetensors
 from llmcy import available_isas, isa, num_threads
 from llmcy._version import __version__
 from llmcy.bigram import BigramModel, score_probabilities
-from llmcy.checkpoint import Checkpoint, version_1_problem
 from llmcy.data import MiniBatchEpoch, Partition, TextDataset, target_byte_count
 from llmcy.errors import RunError
-from llmcy.rng import SplitMix64
 from llmcy.run.checkpoints import CHECKPOINTS, SELECTED
 from llmcy.run.directory import RunDirectory
 from llmcy.run.job import Job, Watcher
-from llmcy.run.model_file import encode_model_file
+from llmcy.run.model_file import encode_selected
 from llmcy.run.options import JobOptions
 from llmcy.run.plan import RunPlan
 from llmcy.run.sessions import make_epochs
@@ -329,11 +327,5 @@ def _bits_per_byte(loss: float, dataset: TextDataset, epoch: MiniBatchEpoch) -> 
 
 
 def _write_selected(job: Job, best: Best) -> None:
-    tokenizer = job.dataset.tokenizer
-    if version_1_problem(job.plan.model) is None:
-        rng = SplitMix64(job.plan.settings.seed)
-        checkpoint = Checkpoint.from_snapshot(tokenizer, best.state, rng.state)
-        job.directory.write_bytes("selected.ckpt", checkpoint.encode().bytes)
-    else:
-        data = encode_model_file(best.state.model, tokenizer, best.step)
-        job.directory.write_bytes("selected.safetensors", data)
+    name, data = encode_selected(job.dataset.tokenizer, best.state, job.plan.settings.seed)
+    job.directory.write_bytes(name, data)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from llmcy.checkpoint import Checkpoint
 from llmcy.config import CONTRACT_VERSION
 from llmcy.data import Partition, TextDataset
 from llmcy.errors import LlmcyError, RunError
@@ -23,7 +22,7 @@ from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.directory import RunDirectory, json_bytes
 from llmcy.run.findings import Disproof, Findings
 from llmcy.run.job_file import read_state_file
-from llmcy.run.model_file import encode_model_file
+from llmcy.run.model_file import encode_selected
 from llmcy.run.plan import RunPlan
 from llmcy.run.replay import Replay, Segment
 from llmcy.run.sessions import make_epochs
@@ -32,7 +31,6 @@ from llmcy.run.training import open_run, read_run
 from llmcy.run.verify_documents import PathName, check_documents
 from llmcy.run.verify_records import Records, check_records
 from llmcy.run.verify_states import StateChecker, disproof_of, restored_best
-from llmcy.trainer import Best
 
 __all__ = ["Request", "parse_replay", "verify_run"]
 
@@ -282,19 +280,11 @@ def _check_outcome(
         text = f"summary.json: {field} is {actual!r}, the selected state gives {wanted!r}"
         found.disproved.append(Disproof(text, "summary.json", step, field))
         return
-    name, data = _exported(checker, best)
+    tokenizer, seed = checker.dataset.tokenizer, checker.plan.settings.seed
+    name, data = encode_selected(tokenizer, best.state, seed)
     if (directory.path / name).exists():
         wrong = checker.compare_export(directory.path / name, data, selected.step)
         if wrong is not None:
             found.disproved.append(wrong)
             return
     found.proved.append(f"summary.json and {name}: they are the selected state of step {step}")
-
-
-def _exported(checker: StateChecker, best: Best) -> tuple[str, bytes]:
-    """Name and bytes of the model that a finished run leaves."""
-    plan, tokenizer = checker.plan, checker.dataset.tokenizer
-    if plan.settings.dtype != "float64":
-        return "selected.safetensors", encode_model_file(best.state.model, tokenizer, best.step)
-    checkpoint = Checkpoint.from_snapshot(tokenizer, best.state, plan.settings.seed)
-    return "selected.ckpt", checkpoint.encode().bytes

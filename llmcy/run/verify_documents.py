@@ -21,6 +21,7 @@ from llmcy.errors import DataError, LlmcyError
 from llmcy.run.canonical import first_difference
 from llmcy.run.findings import Disproof, Findings
 from llmcy.run.tokens import encode_tokens
+from llmcy.tokenizer import BytePairTokenizer, JsonTokenizer
 
 __all__ = ["check_documents"]
 
@@ -71,9 +72,11 @@ def check_documents(
     if wrong is not None:
         found.disproved.append(wrong)
         return
+    given = isinstance(stored.tokenizer, JsonTokenizer)
+    how = "the run was given" if given else "learning on the training documents gives"
     found.proved.append(
         f"documents: {len(stored.split.documents)} read again, their digests and partitions hold; "
-        "learning on the training documents gives the tokenizer, encoding gives the tokens"
+        f"{how} the tokenizer, encoding gives the tokens"
     )
 
 
@@ -85,7 +88,9 @@ def _prepare(
     stored: TextDataset, sources: Sequence[PathName], split_manifest: PathName | None
 ) -> TextDataset:
     described, rule = stored.split.source, stored.split.rule
-    merges = len(stored.tokenizer.pairs)
+    tokenizer = stored.tokenizer
+    given = tokenizer if isinstance(tokenizer, JsonTokenizer) else None  # nothing was learned
+    merges = 0 if isinstance(tokenizer, JsonTokenizer) else tokenizer.merge_count
     if described["kind"] == "json-corpus":
         if split_manifest is None or len(sources) != 1:
             raise DataError(
@@ -94,7 +99,7 @@ def _prepare(
                 sources=len(sources),
             )
         corpus, manifest = Corpus.load(sources[0]), SplitManifest.load(split_manifest)
-        return prepare_manifest_dataset(corpus, manifest, merges)
+        return prepare_manifest_dataset(corpus, manifest, merges, tokenizer=given)
     source = _read(described, sources)
     try:
         stored.split.check(source.documents)
@@ -104,7 +109,7 @@ def _prepare(
                 "documents: the built-in text of this Python is not the one that was used"
             ) from error
         raise
-    return prepare_dataset(source, SplitRule.from_dict(rule), merges)
+    return prepare_dataset(source, SplitRule.from_dict(rule), merges, tokenizer=given)
 
 
 def _read(described: Any, sources: Sequence[PathName]) -> TextSource:
@@ -125,9 +130,13 @@ def _difference(stored: TextDataset, again: TextDataset) -> Disproof | None:
         field, expected, actual = split
         text = f"split.json: {field} is {actual!r}, the texts give {expected!r}"
         return Disproof(text, "split.json", field=field)
-    if again.tokenizer.pairs != stored.tokenizer.pairs:
-        pairs = zip(again.tokenizer.pairs, stored.tokenizer.pairs, strict=False)
-        rank = next((k for k, (a, b) in enumerate(pairs) if a != b), len(again.tokenizer.pairs))
+    if again.tokenizer != stored.tokenizer:  # only where both were learned
+        learned, kept = (
+            x.tokenizer.pairs if isinstance(x.tokenizer, BytePairTokenizer) else ()
+            for x in (again, stored)
+        )
+        pairs = zip(learned, kept, strict=False)
+        rank = next((k for k, (a, b) in enumerate(pairs) if a != b), len(learned))
         text = f"tokenizer.json: learning on the training documents gives another rule {rank}"
         return Disproof(text, "tokenizer.json", field=f"pairs[{rank}]")
     replayed, written = encode_tokens(again.documents), encode_tokens(stored.documents)
