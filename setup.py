@@ -24,6 +24,7 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "elementary",
     "elementwise",
     "embedding",
+    "few_rows",
     "grad_norm",
     "matmul",
     "peak",
