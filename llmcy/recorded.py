@@ -6,6 +6,7 @@ choosing kernels.  For one model and one batch shape all of that has the same ou
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -57,6 +58,7 @@ class RecordedStep:
 
     def __init__(self, model: Decoder, *, limit: int = RECORDING_BYTES) -> None:
         self._model = model
+        self._free = threading.Lock()
         self._left = limit
         self._wiring: Wiring | None = None
         self._steps: dict[tuple[int, ...], tuple[TokenIds, TokenIds, RecordedPass] | None] = {}
@@ -82,7 +84,12 @@ class RecordedStep:
         ModelError, AutodiffError
             As :meth:`Decoder.loss` and :meth:`Tensor.backward`; no gradient has then changed.
         """
-        value = self._repeat(inputs, targets)
+        value = None
+        if self._free.acquire(blocking=False):  # one thread at a time can use the arrays
+            try:
+                value = self._repeat(inputs, targets)
+            finally:
+                self._free.release()
         if value is None:
             value = self._pass(inputs, targets, check)
         return value

@@ -267,7 +267,8 @@ class AdamW:
         if learning_rate is not None and not self._config.allows_rate(learning_rate):
             rate = self._config.with_learning_rate(learning_rate).learning_rate  # says why not
         transform.check()
-        self._check_names(named)
+        if self._together is None or not self._together.lists(named):
+            self._check_names(named)
         if self._step >= MAX_COUNT:
             raise OptimizerError(
                 "StepOverflow", f"step {self._step} is the last one", step=self._step
@@ -356,11 +357,15 @@ class _Together:
             [update.weight_decay(name) for name, _ in named],
         )
 
+    def lists(self, named: NamedTensors) -> bool:
+        """Are these the same names and tensors, in the same order?"""
+        return named == self._named  # a tensor equals itself alone
+
     def fits(self, named: NamedTensors, moments: Moments) -> bool:
         """Are these still the same parameters, in the same memory, and the same moments?"""
         return (
             moments is self.moments
-            and named == self._named  # a tensor equals itself alone
+            and self.lists(named)
             and [tensor._value for _, tensor in named] == self.values
             and all(map(is_, [value.array for value in self.values], self._arrays))
         )

@@ -132,3 +132,41 @@ def test_drawn_matrices():
     assert rng.state == again.state
     assert drawn_matrix(3, 2, SplitMix64(5), np.float32).dtype == np.float32
     assert unit_gain(3, np.float32).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_list_of_parameters_follows_every_change() -> None:
+    class Pair(Module):
+        def __init__(self, first: Parameter, second: Parameter) -> None:
+            self.first = first
+            self.second = second
+
+    class Stack(Module):
+        def __init__(self, items: list[Module] | tuple[Module, ...]) -> None:
+            self.items = items
+
+    a, b, c = (Parameter(name, np.zeros(2)) for name in "abc")
+
+    def names(module: Module) -> list[tuple[str, str]]:
+        return [(path, node.name) for path, node in module.named_parameters()]
+
+    pair = Pair(a, b)
+    stack = Stack((pair, Pair(c, a)))
+    wiring = stack.wiring()
+    assert stack.wiring() is wiring
+    assert wiring.holds()
+    pair.first = c
+    assert not wiring.holds()
+    assert names(stack)[:2] == [("items.0.first", "c"), ("items.0.second", "b")]
+    assert stack.wiring() is not wiring
+    del pair.first
+    pair.third = c
+    assert names(pair) == [("second", "b"), ("third", "c")]
+    wiring = stack.wiring()
+    vars(pair)["second"] = a  # past every notice, but not past a look
+    assert stack.wiring() is wiring
+    assert not wiring.holds()
+    growing = Stack([pair])
+    assert len(names(growing)) == 2
+    growing.items.append(Pair(a, b))
+    assert len(names(growing)) == 4
+    assert not growing.wiring().holds()
