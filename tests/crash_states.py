@@ -1,11 +1,11 @@
 """What a folder may hold after the machine stops: a model of a careless file system.
 
-The model knows files and one folder.  Data that was written to a file may be lost, kept, or kept in
-part until the file is forced to the disk; where data was lost but later data kept, the gap reads as
-zeros.  Changes of the folder's entries (create, rename, remove) may each be lost or kept until the
-folder is forced to the disk, in any combination.  Forcing a file does not force its entry.  A
-rename is kept or lost as a whole.  Real file systems promise more; whoever is safe here is safe on
-them.
+The model knows a folder with its files and the folders in it.  Data that was written to a file may
+be lost, kept, or kept in part until the file is forced to the disk; where data was lost but later
+data kept, the gap reads as zeros.  Changes of a folder's entries (create, rename, remove) may each
+be lost or kept until the folder is forced to the disk, in any combination.  Forcing a file does not
+force its entry.  A rename is kept or lost as a whole.  Real file systems promise more; whoever is
+safe here is safe on them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def applied(content: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
 
 @dataclass
 class Moment:
-    """The state of the disk between two calls."""
+    """The state of the disk between two calls; names are paths below the folder."""
 
     after: str
     files: dict[int, File]
     entries: dict[str, int]  # surely on the disk
-    changes: list[tuple[str, Any]]  # of the entries, since the folder was forced
+    changes: list[tuple[str, Any]]  # of the entries, since their folder was forced
 
     def crash_states(self, limit: int | None = None, seed: int = 0) -> Iterator[Folder]:
         """Every folder that may be found, or ``limit`` random ones when there are more."""
@@ -123,10 +123,10 @@ class Recording:
         self.entries: dict[str, int] = {}
         self.changes: list[tuple[str, Any]] = []
         self.live: dict[str, int] = {}  # entries as the running program sees them
-        self.open: dict[int, int | None] = {}  # descriptor -> file number; None: the folder
-        for path in sorted(folder.iterdir()):
+        self.open: dict[int, int | str] = {}  # descriptor -> file number, or name of a folder
+        for path in sorted(folder.rglob("*")):
             if path.is_file():
-                self._new_file(path.name, path.read_bytes())
+                self._new_file(str(path.relative_to(folder)), path.read_bytes())
         self.entries = dict(self.live)
         self.moments: list[Moment] = []
         self.calls: list[str] = []
@@ -146,8 +146,9 @@ class Recording:
         self.moments.append(Moment(after, files, dict(self.entries), list(self.changes)))
 
     def _name(self, path: Any) -> str | None:
-        folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
-        return name if folder == os.path.abspath(self.folder) else None
+        """Path below the folder, ``.`` for the folder itself; None for what lies outside."""
+        name = os.path.relpath(os.fsdecode(path), self.folder)
+        return None if name.startswith("..") else name
 
     def follow(self, function: str, arguments: tuple[Any, ...], result: Any) -> None:
         """One more call was made."""
@@ -175,12 +176,12 @@ class Recording:
 
     def _opened(self, arguments: tuple[Any, ...], descriptor: int) -> bool:
         flags = arguments[1]
-        if os.path.abspath(os.fsdecode(arguments[0])) == os.path.abspath(self.folder):
-            self.open[descriptor] = None
-            return True
         name = self._name(arguments[0])
         if name is None:
             return False
+        if os.path.isdir(arguments[0]):
+            self.open[descriptor] = name
+            return True
         if name not in self.live:
             self._new_file(name)
             self.changes.append(("create", (name, self.live[name])))
@@ -198,10 +199,10 @@ class Recording:
         number = self.open[descriptor]
         if function == "close":
             del self.open[descriptor]
-        elif function == "fsync" and number is None:
-            self.entries = dict(self.live)
-            self.changes = []
-        elif number is not None:
+        elif isinstance(number, str):
+            if function == "fsync":
+                self._force_folder(number)
+        else:
             file = self.files[number]
             if function == "fsync":
                 file.durable, file.pending = applied(file.durable, file.pending), []
@@ -213,6 +214,17 @@ class Recording:
                 if function == "write":
                     file.position += result
         return True
+
+    def _force_folder(self, folder: str) -> None:
+        """The pending changes of one folder's entries are on the disk from now on."""
+        rest = []
+        for change in self.changes:
+            name = change[1] if isinstance(change[1], str) else change[1][0]
+            if (os.path.dirname(name) or ".") == folder:
+                change_entries(self.entries, change)
+            else:
+                rest.append(change)
+        self.changes = rest
 
 
 @contextmanager

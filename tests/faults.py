@@ -119,17 +119,13 @@ def failing_from(first: int, code: int = errno.EIO) -> Iterator[None]:
         yield
 
 
-def in_child(task: Callable[[], object]) -> int:
-    """Run ``task`` in a forked process; its exit status, or minus the signal that ended it.
-
-    An exception is printed and becomes status 70.
-    """
+def started_child(task: Callable[[], object]) -> int:
+    """Run ``task`` in a forked process; its number.  An exception is printed: status 70."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # about threads; the pool restarts its own
+        # about threads: those of the kernels are started anew in the child
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         status = 70
@@ -143,4 +139,9 @@ def in_child(task: Callable[[], object]) -> int:
             sys.stderr.flush()
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
+
+
+def in_child(task: Callable[[], object]) -> int:
+    """Run ``task`` in a forked process; its exit status, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(started_child(task), 0)[1])

@@ -99,8 +99,9 @@ class RecordLog:
 def last_record_until(path: Path, step: int) -> tuple[int, dict[str, Any] | None]:
     """Where the lines of steps up to ``step`` end, and the last of them.
 
-    The file is read from its end, so the cost is that of the lines that follow.  An unfinished last
-    line is passed over.
+    The file is read from its end, so the cost is that of the lines that follow.  Lines that are no
+    records are passed over: a power failure may leave an unfinished line, and holes where lines had
+    not reached the disk.  Whoever asks knows which record has to be there.
 
     Returns
     -------
@@ -110,7 +111,7 @@ def last_record_until(path: Path, step: int) -> tuple[int, dict[str, Any] | None
     Raises
     ------
     RunError
-        ``Io``; ``InvalidRecord`` for a line that is no record.
+        ``Io``.
     """
     try:
         with path.open("rb") as file:
@@ -127,32 +128,25 @@ def last_record_until(path: Path, step: int) -> tuple[int, dict[str, Any] | None
                 if not tail:
                     return 0, None
                 line, tail = tail[cut:], tail[:cut]
-                if line.endswith(b"\n"):
-                    record = _record(path, line)
-                    if record["step"] <= step:
-                        return end + cut + len(line), record
+                record = _record(line)
+                if record is not None and record["step"] <= step:
+                    return end + cut + len(line), record
     except FileNotFoundError:
         return 0, None
     except OSError as error:
         raise _io("read", path, error) from error
 
 
-def _record(path: Path, line: bytes) -> dict[str, Any]:
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record in a whole line; None when it holds none."""
+    if not line.endswith(b"\n"):
+        return None
     try:
         record = json.loads(line)
-        if type(record["step"]) is not int:
-            raise ValueError("its step is not a whole number")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        shown = line[:60].decode("utf-8", "replace")
-        raise RunError(
-            "InvalidRecord",
-            f"{str(path)!r} has a line that is no record ({error!r}): {shown!r}",
-            cause=error,
-            path=str(path),
-            step=None,
-            problem=repr(error),
-        ) from error
-    assert isinstance(record, dict)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
+        return None
     return record
 
 
