@@ -42,6 +42,7 @@ PLAIN_MODULES = [  # integers and plumbing: one build
     "checksum",
     "cpu",
     "cr_exact",
+    "front",
     "memory",
     "pool",
     "rng",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from llmcy._kernels import front
 from llmcy.errors import ConfigError
 
 __all__ = ["num_threads", "resolve_threads", "set_num_threads"]
@@ -60,6 +61,7 @@ def num_threads() -> int:
     global _chosen
     if _chosen is None:
         _chosen = _default()
+        front.set_threads(_chosen)
     return _chosen
 
 
@@ -67,6 +69,7 @@ def set_num_threads(n_threads: int) -> None:
     """Set the number of threads for every later kernel call of this process."""
     global _chosen
     _chosen = _checked(n_threads, "n_threads")
+    front.set_threads(_chosen)
 
 
 def resolve_threads(n_threads: int | None) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from llmcy._kernels import cpu, pool
+from llmcy._kernels import cpu, front, pool
 from llmcy.errors import ConfigError
 
 __all__ = [
@@ -92,6 +92,7 @@ def set_isa(name: str) -> None:
     if name not in _built:
         _built[name] = (KernelSet(f"{name}_f64"), KernelSet(f"{name}_f32"))
     active.f64, active.f32 = _built[name]
+    front.use(*_built[name])
     active.isa = name
 
 

@@ -9,6 +9,7 @@ The finished sums of the rows b are added one after the other, never fused.
 """
 
 cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_New
 
 from llmcy._kernels.gemm cimport ADD_ROWS, REPLACE, SHORT_CHAIN, gemm, gemm_scratch
 from llmcy._kernels.pool cimport parallel_for
@@ -106,6 +107,33 @@ cdef void _weight_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) n
                 )
 
 
+cdef int product(
+    const void* a, const void* b, void* out,  # IN, IN, OUT
+    Py_ssize_t batch, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
+    bint transpose_a, bint transpose_b, bint shared_b, int n_threads,
+) noexcept nogil:
+    """`matmul` below on plain memory; not 0 if there was none for the scratch buffers."""
+    cdef Product job
+    job.a, job.b, job.out = <const real*>a, <const real*>b, <real*>out
+    job.m, job.n, job.k = m, n, k
+    job.a_batch, job.a_row, job.a_col = m * k, 1 if transpose_a else k, m if transpose_a else 1
+    job.b_batch, job.b_row, job.b_col = (
+        0 if shared_b else k * n, 1 if transpose_b else n, k if transpose_b else 1
+    )
+    if m == 0 or n == 0:
+        return 0
+    job.split_rows = m >= n
+    job.strip = TILE_ROWS if job.split_rows else PANEL
+    job.strips = whole_strips(m if job.split_rows else n, job.strip)
+    return parallel_for(
+        _product_part, &job, batch * job.strips,
+        GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k, REPLACE), n_threads,
+    )
+
+
+entry = PyCapsule_New(<void*>product, "llmcy.product", NULL)  # for front.pyx
+
+
 def matmul(
     cnp.ndarray a, cnp.ndarray b, cnp.ndarray out,  # IN, IN, OUT
     Py_ssize_t batch, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
@@ -115,25 +143,11 @@ def matmul(
 
     A transposed operand is stored (k, m), or (n, k); with shared_b one b serves all the batch.
     """
-    cdef Product job
     cdef int status
-    job.a = <const real*>cnp.PyArray_DATA(a)
-    job.b = <const real*>cnp.PyArray_DATA(b)
-    job.out = <real*>cnp.PyArray_DATA(out)
-    job.m, job.n, job.k = m, n, k
-    job.a_batch, job.a_row, job.a_col = m * k, 1 if transpose_a else k, m if transpose_a else 1
-    job.b_batch, job.b_row, job.b_col = (
-        0 if shared_b else k * n, 1 if transpose_b else n, k if transpose_b else 1
-    )
-    if m == 0 or n == 0:
-        return
-    job.split_rows = m >= n
-    job.strip = TILE_ROWS if job.split_rows else PANEL
-    job.strips = whole_strips(m if job.split_rows else n, job.strip)
     with nogil:
-        status = parallel_for(
-            _product_part, &job, batch * job.strips,
-            GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k, REPLACE), n_threads,
+        status = product(
+            cnp.PyArray_DATA(a), cnp.PyArray_DATA(b), cnp.PyArray_DATA(out),
+            batch, m, n, k, transpose_a, transpose_b, shared_b, n_threads,
         )
     if status:
         raise MemoryError("matmul: no memory for the threads' scratch buffers")

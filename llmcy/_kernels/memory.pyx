@@ -107,27 +107,25 @@ def placed(cnp.ndarray array, Workspace workspace):
     return place
 
 
-def empty(tuple shape, cnp.dtype dtype):
-    """A C-contiguous array of arbitrary contents; for the plain number types in native byte order."""
-    cdef cnp.npy_intp dims[32]
-    cdef int axis, ndim = len(shape)
-    cdef size_t size = cnp.PyDataType_ELSIZE(dtype)
-    cdef cnp.npy_intp length
-    cdef int number = dtype.type_num
+cdef object _shape(int ndim, cnp.npy_intp* dims):
+    cdef int axis
+    return tuple([dims[axis] for axis in range(ndim)])
+
+
+cdef cnp.ndarray new_array(int ndim, cnp.npy_intp* dims, int type_number, size_t item_size):
+    """A C-contiguous array of arbitrary contents, of a plain number type in native byte order."""
+    cdef int axis
+    cdef size_t size = item_size
     cdef Block block
     cdef cnp.ndarray array
-    if ndim > 32:
-        raise ValueError(f"an array cannot have {ndim} axes")
     for axis in range(ndim):
-        length = shape[axis]
-        if length < 0:
-            raise ValueError(f"negative length in shape {shape}")
-        dims[axis] = length
-        if length != 0 and size > <size_t>(1 << 62) // <size_t>length:
-            raise MemoryError(f"an array of shape {shape} is too large")
-        size *= <size_t>length
+        if dims[axis] < 0:
+            raise ValueError(f"negative length in shape {_shape(ndim, dims)}")
+        if dims[axis] != 0 and size > <size_t>(1 << 62) // <size_t>dims[axis]:
+            raise MemoryError(f"an array of shape {_shape(ndim, dims)} is too large")
+        size *= <size_t>dims[axis]
     if size < smallest:
-        return cnp.PyArray_SimpleNew(ndim, dims, number)
+        return cnp.PyArray_SimpleNew(ndim, dims, type_number)
     block = Block.__new__(Block)
     if _open is not None and _open_thread == PyThread_get_thread_ident():
         block.workspace = _open
@@ -135,11 +133,22 @@ def empty(tuple shape, cnp.dtype dtype):
     else:
         block.address = llmcy_memory_take(size)
     if block.address == NULL:
-        raise MemoryError(f"no memory for an array of shape {shape}")
+        raise MemoryError(f"no memory for an array of shape {_shape(ndim, dims)}")
     block.size = size
-    array = cnp.PyArray_SimpleNewFromData(ndim, dims, number, block.address)
+    array = cnp.PyArray_SimpleNewFromData(ndim, dims, type_number, block.address)
     cnp.set_array_base(array, block)
     return array
+
+
+def empty(tuple shape, cnp.dtype dtype):
+    """A C-contiguous array of arbitrary contents; for the plain number types in native byte order."""
+    cdef cnp.npy_intp dims[32]
+    cdef int axis, ndim = len(shape)
+    if ndim > 32:
+        raise ValueError(f"an array cannot have {ndim} axes")
+    for axis in range(ndim):
+        dims[axis] = shape[axis]
+    return new_array(ndim, dims, dtype.type_num, cnp.PyDataType_ELSIZE(dtype))
 
 
 def held() -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from llmcy._kernels import KernelSet, active
+from llmcy._kernels import KernelSet, active, front
 
 __all__ = ["noting"]
 
@@ -68,9 +68,11 @@ def noting(note: Note) -> Iterator[bool]:
         thread = threading.get_ident()
         sets = tuple(_NotingSet(kernels, note, thread) for kernels in before)
         active.f64, active.f32 = sets
+        front.close(True)
         try:
             yield True
         finally:
+            front.close(False)
             # unless another instruction set was chosen meanwhile
             if (active.f64, active.f32) == sets:
                 active.f64, active.f32 = before

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from llmcy import _check, _kernels
+from llmcy._kernels import front
 from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
@@ -67,6 +68,10 @@ def matmul(
 
     Compatibility guarantee: the bits depend on the values of ``a`` and ``b`` alone.
     """
+    # the usual call, whole; anything else goes the way of single steps, which can explain itself
+    done = front.matmul(a, b, transpose_a, transpose_b, out, n_threads)
+    if done is not None:
+        return done
     ta = transpose_a if type(transpose_a) is bool else _check.flag("transpose_a", transpose_a)
     tb = transpose_b if type(transpose_b) is bool else _check.flag("transpose_b", transpose_b)
     _check.float_array("a", a)
