@@ -17,8 +17,18 @@ from llmcy.tape import Tensor, no_grad
 CONFIG = ModelConfig(vocab_size=9, d_model=12, n_heads=2, n_layers=2, d_ff=10, max_seq_len=7)
 
 
-def model(dtype: str = "float64") -> Decoder:
-    return Decoder.initialize(ModelConfig.from_dict(CONFIG.to_dict() | {"dtype": dtype}), seed=5)
+OTHERS = [
+    {"n_kv_heads": 1},
+    {"head_size": 8},
+    {"tied_head": False},
+    {"n_kv_heads": 1, "head_size": 10, "tied_head": False, "d_model": 20, "vocab_size": 700},
+]
+
+
+def model(dtype: str = "float64", **changes: object) -> Decoder:
+    return Decoder.initialize(
+        ModelConfig.from_dict(CONFIG.to_dict() | {"dtype": dtype} | changes), seed=5
+    )
 
 
 def batch(rng: np.random.Generator, rows: int = 3, tokens: int = 5) -> tuple[np.ndarray, ...]:
@@ -66,6 +76,23 @@ def test_many_updates_have_the_bits_of_the_tape(isa: str, dtype: str, tape_calls
                 optimizer.step(named, transform=clip_grad_norm(named, 0.5).transform)
                 m.zero_grad()
         assert len(tape_calls) == 12 + 2  # one for each shape of b
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("changes", OTHERS, ids=str)
+def test_every_kind_of_decoder_can_be_recorded(changes, dtype: str, tape_calls) -> None:
+    a, b = model(dtype, **changes), model(dtype, **changes)
+    optimizers = AdamW(AdamWConfig(0.01)), AdamW(AdamWConfig(0.01))
+    step = RecordedStep(b)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        pair = batch(rng, rows=17, tokens=7)
+        assert ordinary(a, *pair) == step.run(*pair)
+        assert gradients(a) == gradients(b)
+        for m, optimizer in zip((a, b), optimizers, strict=True):
+            optimizer.step(m.named_parameters())
+            m.zero_grad()
+    assert len(tape_calls) == 5 + 1
 
 
 def test_gradients_are_added_to_those_that_were_not_cleared(tape_calls) -> None:
