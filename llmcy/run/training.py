@@ -25,12 +25,20 @@ from llmcy.run.job import Job, Watcher
 from llmcy.run.model_file import encode_selected
 from llmcy.run.options import JobOptions
 from llmcy.run.plan import RunPlan
-from llmcy.run.sessions import make_epochs
+from llmcy.run.sessions import Epochs, make_epochs
 from llmcy.run.settings import TrainSettings
 from llmcy.run.store import read_dataset, write_dataset
 from llmcy.trainer import Best, LearningRateSchedule
 
-__all__ = ["Extension", "TrainSummary", "open_run", "read_run", "resume_training", "run_training"]
+__all__ = [
+    "Extension",
+    "TrainSummary",
+    "open_run",
+    "read_run",
+    "resume_training",
+    "run_training",
+    "summarize",
+]
 
 LN_2 = 0.6931471805599453  # nearest float64 to the natural logarithm of 2
 BIGRAM_ALPHA = 0.01  # smoothing of the baseline; small, because most pairs never occur
@@ -294,19 +302,30 @@ def _conclude(job: Job) -> TrainSummary:
     best = job.session.best
     assert best is not None  # step 0 is always measured
     _write_selected(job, best)
-    validation = job.epochs.validation
-    summary = TrainSummary(
-        job.directory,
-        best.step,
-        best.validation_loss,
-        _bits_per_byte(best.validation_loss, job.dataset, validation),
-        bigram_loss(job.dataset, validation),
-        best.state.model.fingerprint(),
-        job.plan.model.n_parameters,
-        job.history,
-    )
+    summary = summarize(job.directory, job.plan, job.dataset, job.epochs, best, job.history)
     job.directory.write_json("summary.json", summary.to_dict())
     return summary
+
+
+def summarize(
+    run: RunDirectory,
+    plan: RunPlan,
+    dataset: TextDataset,
+    epochs: Epochs,
+    best: Best,
+    history: str,
+) -> TrainSummary:
+    """How a run ended, from its best state and the digest of its records."""
+    return TrainSummary(
+        run,
+        best.step,
+        best.validation_loss,
+        _bits_per_byte(best.validation_loss, dataset, epochs.validation),
+        bigram_loss(dataset, epochs.validation),
+        best.state.model.fingerprint(),
+        plan.model.n_parameters,
+        history,
+    )
 
 
 def bigram_loss(dataset: TextDataset, epoch: MiniBatchEpoch) -> float:

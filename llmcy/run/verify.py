@@ -20,6 +20,7 @@ from llmcy.errors import LlmcyError, RunError
 from llmcy.run.canonical import first_difference
 from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.directory import RunDirectory, json_bytes
+from llmcy.run.evaluation import TEST_RECORD
 from llmcy.run.findings import Disproof, Findings
 from llmcy.run.job_file import read_state_file
 from llmcy.run.model_file import encode_selected
@@ -27,7 +28,7 @@ from llmcy.run.plan import RunPlan
 from llmcy.run.replay import Replay, Segment
 from llmcy.run.sessions import make_epochs
 from llmcy.run.tokens import encode_tokens
-from llmcy.run.training import open_run, read_run
+from llmcy.run.training import open_run, read_run, summarize
 from llmcy.run.verify_documents import PathName, check_documents
 from llmcy.run.verify_records import Records, check_records
 from llmcy.run.verify_states import StateChecker, disproof_of, restored_best
@@ -104,6 +105,8 @@ def verify_run(
         _check(run.path, plan, dataset, request, found, progress)
     except (LlmcyError, OSError, MemoryError) as error:
         found.problems.append(f"{type(error).__name__}: {error}")
+    if (run.path / TEST_RECORD).exists():
+        found.not_proved.append(f"{TEST_RECORD}: what was measured on test data")
     found.not_proved.append(
         "wall_seconds, environment.jsonl and the options of config.json are information; digests "
         "find changes, they do not say who made the run"
@@ -266,19 +269,18 @@ def _check_outcome(
         return
     _, selected = read_checkpoint(checker.folder, step)
     best = restored_best(selected)
-    loss = best.validation_loss
-    expected = {
-        "selected_step": selected.step,
-        "validation_loss": loss,
-        "validation_loss_hex": loss.hex(),
-        "parameters": checker.plan.model.n_parameters,
-        "fingerprint": selected.model.fingerprint(),
-    }
-    difference = first_difference(expected, {key: summary.get(key) for key in expected})
+    expected = summarize(
+        directory, checker.plan, checker.dataset, checker.epochs, best, records.histories[step]
+    )
+    difference = first_difference(expected.to_dict(), summary)
     if difference is not None:
         field, wanted, actual = difference
         text = f"summary.json: {field} is {actual!r}, the selected state gives {wanted!r}"
         found.disproved.append(Disproof(text, "summary.json", step, field))
+        return
+    if directory.read_bytes("summary.json") != json_bytes(summary):
+        text = "summary.json: it is not in the form that a run writes"
+        found.disproved.append(Disproof(text, "summary.json"))
         return
     tokenizer, seed = checker.dataset.tokenizer, checker.plan.settings.seed
     name, data = encode_selected(tokenizer, best.state, seed)

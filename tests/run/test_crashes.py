@@ -211,4 +211,4 @@ def test_a_run_continues_after_a_power_failure(recording, whole, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_continues_after_any_power_failure(recording, whole, tmp_path):
-    assert continued_after_power_failures(recording, whole, tmp_path, 8, 1) > 300
+    assert continued_after_power_failures(recording, whole, tmp_path, 60, 1) > 300

@@ -445,7 +445,7 @@ def test_flipped_bits_of_the_text_files(run, name):
     path = run / name
     whole = path.read_bytes()
     rng = random.Random(name)
-    free = (b'"wall_seconds": ', b'"validation_bits_per_byte"', b'"bigram_validation_loss"')
+    free = (b'"wall_seconds": ',)
     checked = 0
     for _ in range(60):
         at = rng.randrange(len(whole))
