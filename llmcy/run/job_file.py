@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ __all__ = [
     "decode_state_file",
     "describe_state_file",
     "encode_state_file",
+    "is_state_file",
     "read_state_file",
     "restored_optimizer",
 ]
@@ -85,6 +86,24 @@ class StateFile:
         """Digest of all tensors with their names."""
         digest: str = self.described["tensors_sha256"]
         return digest
+
+    def summary_lines(self) -> Iterator[str]:
+        """For people: what the metadata says, then every tensor with its digest."""
+        hidden = ("tensors", "tokenizer", "identity", "model", "optimizer")
+        for key, value in _floats(self.described).items():
+            if key not in hidden:
+                yield f"{key:<16} {value}"
+        for part in ("model", "optimizer"):
+            for key, value in _floats(self.described[part]).items():
+                if key != "groups":
+                    yield f"{part + '.' + key:<24} {value}"
+        tensors = dict(self.model.named_arrays())
+        for entry in self.optimizer.state.entries:
+            tensors[FIRST + entry.name] = entry.first_moment
+            tensors[SECOND + entry.name] = entry.second_moment
+        for name, digest in self.described["tensors"].items():
+            array = tensors[name]
+            yield f"{digest}  {array.dtype.name} {list(array.shape)} {name}"
 
 
 def encode_state_file(
@@ -181,6 +200,13 @@ def _reading(path: Path) -> Iterator[None]:
             operation="read",
             path=str(path),
         ) from error
+
+
+def is_state_file(path: Path) -> bool:
+    """Does a file begin as a ``.safetensors`` file with this metadata entry does?"""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(200)[8:].startswith(b'{"__metadata__":{"llmcy":')
+    return False
 
 
 def decode_state_file(data: bytes, path: Path, kind: str | None = None) -> StateFile:

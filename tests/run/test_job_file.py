@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load as library_load
 
+from llmcy.cli.inspect import inspect
 from llmcy.config import ModelConfig
 from llmcy.errors import RunError
 from llmcy.model import Decoder
@@ -20,6 +22,7 @@ from llmcy.run.job_file import (
     decode_state_file,
     describe_state_file,
     encode_state_file,
+    is_state_file,
     read_state_file,
 )
 from llmcy.state import DecoderModelState
@@ -200,6 +203,25 @@ def test_the_metadata_can_be_read_alone(tmp_path: Path) -> None:
         path.write_bytes(damage)
         with pytest.raises(RunError):
             describe_state_file(path)
+
+
+def test_inspecting_prints_what_a_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(encoded("float32"))
+    assert is_state_file(path)
+    result = CliRunner().invoke(inspect, [str(path)])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert any(line.split() == ["step", "2"] for line in lines)
+    assert any(line.split() == ["rate", "0.1"] for line in lines)  # decimals for people
+    assert any(line.split() == ["model.d_model", "2"] for line in lines)
+    digests = describe_state_file(path)["tensors"]
+    for name, digest in digests.items():
+        assert any(line.startswith(digest) and line.endswith(f" {name}") for line in lines)
+    for other in (b"", b"{}", b"LLMCP35\0" + bytes(300)):
+        path.write_bytes(other)
+        assert not is_state_file(path)
+    assert not is_state_file(tmp_path / "missing")
 
 
 def test_hostile_headers_are_refused_at_once() -> None:
