@@ -12,10 +12,10 @@ from llmcy.errors import RunError
 from llmcy.run.checkpoints import CheckpointFolder
 from llmcy.run.diff import FieldDifference, StateDifference, diff_fields, diff_states
 from llmcy.run.directory import RunDirectory
+from llmcy.run.history import UNCHAINED
 
 __all__ = ["RecordDifference", "RunDifference", "diff_paths", "diff_runs"]
 
-INFORMATION = ("wall_seconds",)  # says how a run went, not what it computed
 OPTIONS = ("options.", "llmcy_version")  # of config.json: how it is carried out, and by what
 RECORD_FILES = ("steps.jsonl", "evaluations.jsonl")
 
@@ -114,7 +114,7 @@ class RunDifference:
     def first_step(self) -> int | None:
         """The first step at which a record or a kept state differs."""
         steps = [record.first_step for record in self.records if record.first_step is not None]
-        if self.state is not None and not self.state.equal:
+        if self.state is not None and _parted(self.state, self.settings):
             steps.append(self.compared_steps[-1])
         return min(steps, default=None)
 
@@ -141,7 +141,7 @@ class RunDifference:
             yield from record.lines()
         if self.state is None:
             yield "no step of which both runs kept a state"
-        elif self.state.equal:
+        elif not _parted(self.state, self.settings):
             yield f"states of steps {_listed(self.compared_steps)}: every bit the same"
         else:
             yield f"first kept state that differs: step {self.compared_steps[-1]}"
@@ -195,7 +195,7 @@ def diff_runs(a: str | Path, b: str | Path) -> RunDifference:
     for step in sorted(set(kept[0].steps()) & set(kept[1].steps())):
         state = diff_states(kept[0].path(step), kept[1].path(step))
         steps.append(step)
-        if not state.equal:
+        if _parted(state, settings):
             break
     try:
         selected = diff_states(left.selected_path(), right.selected_path())
@@ -204,6 +204,11 @@ def diff_runs(a: str | Path, b: str | Path) -> RunDifference:
             raise
         selected = None
     return RunDifference((left.path, right.path), settings, records, state, tuple(steps), selected)
+
+
+def _parted(state: StateDifference, settings: tuple[FieldDifference, ...]) -> bool:
+    """Do two kept states differ?  Settings that differ are in the metadata of every one of them."""
+    return bool(state.tensors or any(state.only)) if settings else not state.equal
 
 
 def _diff_records(left: RunDirectory, right: RunDirectory, name: str) -> RecordDifference:
@@ -271,7 +276,8 @@ def _corrupt(run: RunDirectory, name: str, line: int, problem: object) -> RunErr
 
 
 def _computed(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in INFORMATION}
+    """A record without its times, and without the digest of everything before it."""
+    return {key: value for key, value in record.items() if key not in UNCHAINED}
 
 
 def _listed(steps: tuple[int, ...]) -> str:
