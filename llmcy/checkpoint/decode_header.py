@@ -110,7 +110,9 @@ def check_fixed_header(data: memoryview) -> int:
         raise truncated("fixed header")
     magic, version, marker, header, payload, stored = struct.unpack_from("<8sHIQQQ", data)
     if magic != MAGIC:
-        raise CheckpointError("InvalidMagic", f"the file begins with {magic!r}, not {MAGIC!r}")
+        raise CheckpointError(
+            "InvalidMagic", f"magic: the file begins with {magic!r}, not {MAGIC!r}"
+        )
     if version != SCHEMA_VERSION:
         raise CheckpointError(
             "UnsupportedVersion",
@@ -138,7 +140,7 @@ def check_fixed_header(data: memoryview) -> int:
     if computed != stored:
         raise CheckpointError(
             "ChecksumMismatch",
-            f"the file says {label(stored)}, its bytes give {label(computed)}",
+            f"checksum: the file says {label(stored)}, its bytes give {label(computed)}",
             expected=stored,
             actual=computed,
         )
