@@ -148,7 +148,20 @@ class JsonTokenizer:
         if self.byte_level:
             data = byte_alphabet.as_bytes(token)
             return str(token).encode() if data is None else data
-        return str(token).replace("\u2581", " ").encode()
+        return self._behind_another(int(token_id))
+
+    def _behind_another(self, token_id: int) -> bytes:
+        """What a token adds to a text that has begun: there, a sign for a space is one."""
+        before = self._tokenizer.decode([self._ordinary], skip_special_tokens=False)
+        whole = self._tokenizer.decode([self._ordinary, token_id], skip_special_tokens=False)
+        added: str = whole.removeprefix(before)
+        return added.encode()
+
+    @cached_property
+    def _ordinary(self) -> int:
+        """Some token that is not special."""
+        ids = self._tokenizer.get_vocab(with_added_tokens=False).values()
+        return min((i for i in ids if i not in self._added), default=0)
 
     @cached_property
     def _added(self) -> frozenset[int]:

@@ -89,6 +89,23 @@ def test_the_other_kind_decodes_through_the_library(metaspace):
     assert tokenizer.token_lengths[:3].tolist() == [5, 0, 0]
 
 
+def test_a_sign_inside_words_stands_for_nothing(library):
+    """BERT's kind: whole words, and pieces that begin with two signs."""
+    tokenizer = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    tokenizer.decoder = library.decoders.WordPiece()
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=60, special_tokens=["[UNK]", "[CLS]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(["sleep sleeping sleeper walk walking walker"] * 3, trainer)
+    ours = JsonTokenizer(tokenizer.to_str())
+    ids = ours.encode("walk sleepking")
+    assert len(ids) > 2
+    assert ours.decode(ids) == b"walk sleepking"
+    assert b"".join(ours.token_bytes(i) for i in ids.tolist()) == b" walk sleepking"
+    assert ours.token_lengths[ids].sum() == 1 + len("walk sleepking")
+
+
 def test_surplus_ids_of_the_model_stand_for_nothing(byte_level):
     used = JsonTokenizer(byte_level).vocab_size
     tokenizer = JsonTokenizer(byte_level, vocab_size=used + 6)
