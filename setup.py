@@ -21,6 +21,7 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "attention",
     "attention_step",
     "cross_entropy",
+    "decode_block",
     "elementary",
     "elementwise",
     "embedding",

@@ -20,10 +20,10 @@ all tokens.
 
 cimport numpy as cnp
 
-from llmcy._kernels.cr_math cimport cr_exp, cr_log
+from llmcy._kernels.inverse_root cimport inverse_root
 from llmcy._kernels.order cimport GRAIN, ROWS, dot_rows, row_grain
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.types cimport IS_F32, real, sqrt
+from llmcy._kernels.types cimport real
 
 cnp.import_array()
 
@@ -41,12 +41,6 @@ cdef struct Job:
     Py_ssize_t n        # rows
     Py_ssize_t D
     double eps
-
-
-cdef inline real inverse_root(double st) noexcept nogil:
-    if IS_F32:
-        return <real>(1.0 / sqrt(st))
-    return <real>cr_exp(cr_log(st) * -0.5)
 
 
 cdef void _forward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:

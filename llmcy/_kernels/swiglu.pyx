@@ -12,9 +12,9 @@ element stands for itself; blocks of elements only let the exponentials be compu
 
 cimport numpy as cnp
 
-from llmcy._kernels.cr_math cimport cr_exp_block
 from llmcy._kernels.order cimport GRAIN
 from llmcy._kernels.pool cimport parallel_for
+from llmcy._kernels.sigmoid cimport sigmoids
 from llmcy._kernels.types cimport real
 
 cnp.import_array()
@@ -29,15 +29,6 @@ cdef struct Job:
     real* out           # d_gate in the backward pass
     real* d_up
     real* sigmoid       # kept by the forward pass and read by the backward pass, or NULL
-
-
-cdef inline void sigmoids(const real* x, real* sg, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        sg[i] = -x[i] if x[i] >= 0 else x[i]
-    cr_exp_block(sg, sg, n)
-    for i in range(n):
-        sg[i] = (<real>1 if x[i] >= 0 else sg[i]) / (<real>1 + sg[i])
 
 
 cdef void _silu(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:

@@ -29,6 +29,7 @@ Array = NDArray[Any]
 Ids = NDArray[np.int64]
 Prompts = Sequence[int] | Sequence[Sequence[int]] | Ids | Sequence[Ids]
 MAX_COUNT = 2**64 - 1
+FUSED_ROWS = 4  # tokens that a fused block takes at once
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,26 @@ class CacheSession:
         self._model = model
         self._leases = [parameter.borrow() for _, parameter in model.named_parameters()]
         self._open = True
+        self._fused = [
+            kernels.DecodeBlock(
+                kernels.BlockWeights(
+                    block.attention_norm.gain.data,
+                    block.attention.query.weight.data,
+                    block.attention.key.weight.data,
+                    block.attention.value.weight.data,
+                    block.attention.output.weight.data,
+                    block.ffn_norm.gain.data,
+                    block.ffn.gate.weight.data,
+                    block.ffn.up.weight.data,
+                    block.ffn.down.weight.data,
+                ),
+                block.attention_norm.eps,
+                block.ffn_norm.eps,
+                block.attention.n_heads,
+                block.attention.n_kv_heads,
+            )
+            for block in model.blocks
+        ]
 
     @property
     def cache(self) -> KVCache:
@@ -477,7 +498,8 @@ class CacheSession:
         ends = np.cumsum(counts)
         positions = np.arange(len(flat)) - np.repeat(ends - counts - starts, counts)
         try:
-            x, prepared = self._blocks(flat, owners, positions, counts)
+            fused = self._fused_blocks(flat, rows, positions) if len(flat) <= FUSED_ROWS else None
+            x, prepared = fused or self._blocks(flat, owners, positions, counts)
             if not keep:
                 x = np.ascontiguousarray(x[ends - 1])
             x = _norm(x, model.final_norm.gain.data, model.final_norm.eps)
@@ -501,6 +523,28 @@ class CacheSession:
         model = self._model
         head = model.token_embedding if model.output_head is None else model.output_head
         return head.weight.data
+
+    def _fused_blocks(
+        self, flat: Ids, rows: Ids, positions: Ids
+    ) -> tuple[Array, list[PreparedTokens]] | None:
+        """As `_blocks` for a few single tokens; None when `_blocks` has to do it.
+
+        That is for several tokens of one row, which see one another, and for values that are not
+        finite, which `_blocks` finds and names.
+        """
+        model = self._model
+        if len(flat) != len(rows) or not model.blocks:
+            return None
+        rotary = model.blocks[0].attention.rotary
+        factors = kernels.turning_factors(rotary.cos[positions], rotary.sin[positions])
+        x = kernels.embedding(model.token_embedding.weight.data, flat[None])[0]
+        prepared = []
+        for block, layer in zip(self._fused, self._cache.layers, strict=True):
+            taken = layer.step(block, x, factors, rows, positions)
+            if taken is None:
+                return None
+            prepared.append(taken)
+        return x, prepared
 
     def _blocks(
         self, flat: Ids, owners: Ids, positions: Ids, counts: Ids

@@ -219,8 +219,28 @@ class LayerKVCache:
         )
         return mixed, PreparedTokens(rows, lengths, key, value)
 
+    def step(
+        self,
+        block: kernels.DecodeBlock,
+        x: Array,
+        factors: tuple[Array, Array],
+        rows: Ids,
+        lengths: Ids,
+    ) -> PreparedTokens | None:
+        """One token a row through a whole block, ``x`` (n, D) in place; nothing is stored yet.
+
+        None when a value was not finite.
+        """
+        width = self.n_kv_heads * self.head_dim
+        key, value = np.empty((len(x), width), x.dtype), np.empty((len(x), width), x.dtype)
+        if block.step(x, *factors, self._keys, self._values, rows, lengths, key, value):
+            return PreparedTokens(rows, lengths, key, value)
+        return None
+
     def accepts(self, prepared: PreparedTokens) -> bool:
         """Whether every sequence still ends where the prepared tokens begin."""
+        if len(prepared.rows) == 1:
+            return bool(self._lengths[prepared.rows[0]] == prepared.positions[0])
         expected = self._lengths.copy()
         for row, position in zip(
             prepared.rows.tolist(), prepared.positions.tolist(), strict=True
@@ -240,7 +260,10 @@ class LayerKVCache:
             prepared.rows,
             prepared.positions,
         )
-        np.maximum.at(self._lengths, prepared.rows, prepared.positions + 1)
+        if len(prepared.rows) == 1:
+            self._lengths[prepared.rows[0]] += 1
+        else:
+            np.maximum.at(self._lengths, prepared.rows, prepared.positions + 1)
 
     def reset(self) -> None:
         """Forget every position; the storage is neither cleared nor made anew."""

@@ -26,6 +26,7 @@ from llmcy.kernels.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_row_losses,
 )
+from llmcy.kernels.decode_block import BlockWeights, DecodeBlock, turning_factors
 from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
 from llmcy.kernels.elementwise import (
     accumulate,
@@ -60,6 +61,8 @@ __all__ = [
     "KEY_BLOCK",
     "AdamWGroup",
     "AdamWUpdate",
+    "BlockWeights",
+    "DecodeBlock",
     "GradNorm",
     "NonFiniteStage",
     "RecordedCalls",
@@ -117,5 +120,6 @@ __all__ = [
     "sum_rows",
     "swiglu",
     "swiglu_backward",
+    "turning_factors",
     "zeros",
 ]
