@@ -73,10 +73,10 @@ class Wiring:
 
     def holds(self) -> bool:
         """Is everything still the same?  Looks at every attribute."""
-        attributes = self._attributes
-        return bool(attributes) and all(
-            tuple(held) == names and tuple(held.values()) == values
-            for held, names, values in attributes
+        unnamed = self._checked_at == _changes.count  # a name cannot change unnoticed
+        return bool(self._attributes) and all(
+            tuple(held.values()) == values and (unnamed or tuple(held) == names)
+            for held, names, values in self._attributes
         )
 
     def _holds(self) -> bool:

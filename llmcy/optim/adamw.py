@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 from numpy.typing import NDArray
 
 from llmcy import kernels
-from llmcy.errors import AutodiffError, OptimizerError
+from llmcy.errors import AutodiffError, DTypeError, OptimizerError, ShapeError
 from llmcy.optim.clip import ClipTransform
 from llmcy.optim.config import AdamWConfig
 from llmcy.optim.groups import ParameterGroups, byte_sorted
@@ -321,7 +320,11 @@ class AdamW:
             for name, tensor in named:
                 _checked_gradient(name, tensor, moments.of(name)[0])
             together = _Together(named, moments, update)
-        if not together.prepare(update):
+        try:
+            ready = together.prepare(update)
+        except (ShapeError, DTypeError):
+            ready = False
+        if not ready:
             for name, tensor in named:
                 update.explain(name, tensor, moments)
             raise AssertionError("an update that cannot be made must have a reason")
@@ -343,15 +346,14 @@ class AdamW:
 class _Together:
     """A list of parameters with their moments, whose arrays have been checked."""
 
-    __slots__ = ("_arrays", "_group", "_named", "moments", "values")
+    __slots__ = ("_group", "_named", "moments", "values")
 
     def __init__(self, named: NamedTensors, moments: Moments, update: _Update) -> None:
         self._named = list(named)
         self.moments = moments.like(named)
         self.values = [tensor._value for _, tensor in named]
-        self._arrays = [value.array for value in self.values]
         self._group = kernels.AdamWGroup(
-            self._arrays,
+            [value.array for value in self.values],
             self.moments.first,
             self.moments.second,
             [update.weight_decay(name) for name, _ in named],
@@ -362,24 +364,25 @@ class _Together:
         return named == self._named  # a tensor equals itself alone
 
     def fits(self, named: NamedTensors, moments: Moments) -> bool:
-        """Are these still the same parameters, in the same memory, and the same moments?"""
+        """Are these still the same parameters, values and moments?"""
         return (
             moments is self.moments
             and self.lists(named)
             and [tensor._value for _, tensor in named] == self.values
-            and all(map(is_, [value.array for value in self.values], self._arrays))
         )
 
     def prepare(self, update: _Update) -> bool:
-        """Compute all new values; False if something is wrong with one parameter."""
-        gradients = [tensor.grad for _, tensor in self._named]
-        for gradient, value in zip(gradients, self.values, strict=True):
-            if (
-                gradient is None
-                or gradient.shape != value.array.shape
-                or value.revision >= MAX_COUNT
-            ):
+        """Make sure that all can be updated; False if something is wrong with one parameter.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            For a gradient that is not like its parameter.
+        """
+        for value in self.values:
+            if value.revision >= MAX_COUNT:
                 return False
+        gradients = [tensor.grad for _, tensor in self._named]
         return self._group.prepare(gradients, **update.numbers)  # type: ignore[arg-type]
 
     def commit(self) -> None:

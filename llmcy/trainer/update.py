@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,10 +59,13 @@ class Updater:
         events: list[str] = []
         with trainer_errors(f"step {step}"):
             loss = self._gradients(batch, events)
-            with _own_kinds():
+            try:
                 norm = measure_grad_norm(named)
                 events.append("finite-check")
                 clip = clip_to(norm, self.max_grad_norm)
+            except OptimizerError as error:
+                _raise_own_kind(error)
+                raise
             events.append("clip")
             committed = self.optimizer.step(
                 named, learning_rate=learning_rate, transform=clip.transform
@@ -131,15 +131,10 @@ class Updater:
         return value
 
 
-@contextmanager
-def _own_kinds() -> Iterator[None]:
+def _raise_own_kind(error: OptimizerError) -> None:
     """Clipping failures become kinds of the trainer's own, with the same fields."""
-    try:
-        yield
-    except OptimizerError as error:
-        if error.kind in TrainerError.KINDS:
-            raise TrainerError(error.kind, str(error), cause=error, **error.fields) from error
-        raise
+    if error.kind in TrainerError.KINDS:
+        raise TrainerError(error.kind, str(error), cause=error, **error.fields) from error
 
 
 def _fail_not_cleared(name: str, parameter: Tensor) -> None:
