@@ -118,3 +118,34 @@ def test_places_are_used_again_and_keep_their_order() -> None:
     assert calls.run()
     assert out[0] == 4.0 * first[0]
     assert not any(other.any() for other in others)
+
+
+def test_a_failed_recording_returns_its_memory() -> None:
+    def fail() -> None:
+        with kernels.Recording(2**30):
+            x = kernels.zeros((LARGE,))
+            kernels.add(x, x)
+            raise RuntimeError
+
+    gc.collect()
+    llmcy.release_memory()
+    with pytest.raises(RuntimeError):
+        fail()
+    gc.collect()
+    assert memory.held() >= 2 * 8 * LARGE
+    made = memory.made()
+    kernels.zeros((LARGE,))  # served by the store again, not by a workspace
+    assert memory.made() == made
+
+
+def test_a_recording_beyond_its_limit_keeps_nothing() -> None:
+    x = np.ones(LARGE)
+    gc.collect()
+    llmcy.release_memory()
+    with kernels.Recording(10 * 8 * LARGE) as recording:
+        sums = [kernels.add(x, x) for _ in range(12)]
+    assert recording.finish() is None
+    assert all((total == 2.0).all() for total in sums)
+    del sums, recording
+    gc.collect()
+    assert memory.held() >= 12 * 8 * LARGE
