@@ -239,7 +239,7 @@ def decode_state_file(data: bytes, path: Path, kind: str | None = None) -> State
     _check_seal(described, kind, fail)
     try:
         config = ModelConfig.from_dict(_floats(described["model"]))
-    except (LlmcyError, KeyError, TypeError, ValueError) as error:
+    except (LlmcyError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise fail("model", str(error), error) from error
     tensors = _tensors(table, payload, config, described, fail)
     digests = described["tensors"]
@@ -254,7 +254,7 @@ def decode_state_file(data: bytes, path: Path, kind: str | None = None) -> State
             config, [(name, tensors[name]) for name in config.parameter_shapes()]
         )
         optimizer = _optimizer(described, tensors, config)
-    except (LlmcyError, KeyError, TypeError, ValueError) as error:
+    except (LlmcyError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise fail("optimizer", f"{type(error).__name__}: {error}", error) from error
     return StateFile(path, described, model, optimizer)
 
