@@ -128,9 +128,10 @@ def test_parameters_that_do_not_fit(changes, kind, problem):
 
 # ------------------------------------------------------------------ bits
 @pytest.mark.parametrize("shape", ["one key head", "everything"])
-def test_a_whole_run_equals_the_slow_oracle(shape, dtype):
+def test_two_steps_equal_the_slow_oracle(shape, dtype):
     """One batch of models of every shape is compared in test_model.py."""
     fixture = fixture_of(SHAPES[shape], dtype.name)
+    fixture = dataclasses.replace(fixture, rates=fixture.rates[:2], validation_steps=(0, 2))
     params, moments = by_oracle(fixture, dtype)
     before = num_threads()
     for name in _kernels.available_isas():

@@ -10,8 +10,8 @@ from llmcy.tokenizer import JsonTokenizer
 from tests.cli.command import llmcy
 
 TINY = (
-    "--d-model", 16, "--n-layers", 1, "--n-heads", 4, "--n-kv-heads", 2, "--untied-head",
-    "--context-length", 8, "--steps", 4, "--batch-size", 4, "--eval-every", 2,
+    "--d-model", 16, "--n-layers", 1, "--n-heads", 4, "--context-length", 8, "--steps", 4,
+    "--batch-size", 4, "--eval-every", 2,
 )  # fmt: skip
 
 
