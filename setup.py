@@ -25,7 +25,6 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "elementary",
     "elementwise",
     "embedding",
-    "few_rows",
     "grad_norm",
     "matmul",
     "peak",

@@ -18,6 +18,7 @@ cdef extern from "llmcy_transpose.h" nogil:
     void transpose "llmcy_transpose"(const real* x, Py_ssize_t stride, vec* columns)
 
 cdef enum:
+    FEW_ROWS = 4            # rows of a at most
     MOST_LANES = 16
     SQUARES = 2             # squares one below the other: independent chains
     DEPTH = 8               # rows of b read side by side

@@ -11,6 +11,7 @@ The finished sums of the rows b are added one after the other, never fused.
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_New
 
+from llmcy._kernels.few_rows cimport FEW_ROWS, few_rows_product
 from llmcy._kernels.gemm cimport ADD_ROWS, REPLACE, SHORT_CHAIN, gemm, gemm_scratch
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.tile cimport PANEL
@@ -19,6 +20,7 @@ from llmcy._kernels.types cimport TILE_ROWS, real
 cnp.import_array()
 
 cdef enum:
+    WIDE = 64           # columns of the narrowest matrix for few_rows.pxd
     GRAIN_WORK = 65536  # multiply-adds below which waking a second thread costs more than it gains
     MOST_ROWS = 384     # of the weight gradient at once: bounds the scratch for unfinished chains
 
@@ -121,6 +123,9 @@ cdef int product(
         0 if shared_b else k * n, 1 if transpose_b else n, k if transpose_b else 1
     )
     if m == 0 or n == 0:
+        return 0
+    if 0 < batch * m <= FEW_ROWS and n >= WIDE and k > 0 and (shared_b or batch == 1) and not transpose_a:
+        few_rows_product(job.a, job.b, job.out, batch * m, n, k, transpose_b, n_threads)
         return 0
     job.split_rows = m >= n
     job.strip = TILE_ROWS if job.split_rows else PANEL

@@ -16,10 +16,6 @@ __all__ = ["matmul", "matmul_d_weight"]
 
 Array = NDArray[Any]
 
-# so few rows meet so wide a matrix at the speed at which it can be read
-MOST_FEW_ROWS = 4
-FEW_ROWS_COLUMNS = 64
-
 
 def matmul(
     a: Array,
@@ -94,11 +90,6 @@ def matmul(
     batch = math.prod(lead)
     if shared and not ta:  # the leading axes are more rows of one product
         batch, m = 1, batch * m
-        if 0 < m <= MOST_FEW_ROWS and n >= FEW_ROWS_COLUMNS and k:
-            _kernels.for_dtype(a.dtype).few_rows.few_rows_matmul(
-                a, b, result, m, n, k, tb, resolve_threads(n_threads)
-            )
-            return result
     _kernels.for_dtype(a.dtype).matmul.matmul(
         a, b, result, batch, m, n, k, ta, tb, shared, resolve_threads(n_threads)
     )
