@@ -69,7 +69,16 @@ def verify(
     from llmcy.run.verify import Request, verify_run
 
     use_threads(threads)
-    found = verify_run(run, Request(replay, sample, seed, sources, split_manifest))
+    live = sys.stderr.isatty()
+
+    def progress(step: int) -> None:
+        if live:
+            click.echo(f"\rstep {step} executed again", err=True, nl=False)
+
+    request = Request(replay, sample, seed, sources, split_manifest)
+    found = verify_run(run, request, progress=progress)
+    if live:
+        click.echo("\r\x1b[K", err=True, nl=False)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

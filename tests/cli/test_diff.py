@@ -107,6 +107,7 @@ def test_model_files(tmp_path, config):
     assert llmcy("diff", tmp_path / "a", tmp_path / "a").returncode == 0
     done = llmcy("diff", tmp_path / "a", tmp_path / "b", "--json")
     assert done.returncode == 1
+    assert "fingerprint" not in llmcy("diff", tmp_path / "a", tmp_path / "b").stdout
     report = json.loads(done.stdout)
     assert report["kinds"] == ["model file"] * 2
     assert [field["name"] for field in report["fields"]] == ["fingerprint"]
