@@ -9,6 +9,7 @@ own, without it compilers fuse on processors that can (docs/numerics.md, section
 import os
 import platform
 import shutil
+import sys
 from pathlib import Path
 
 import numpy
@@ -47,6 +48,14 @@ PLAIN_MODULES = [  # integers and plumbing: one build
     "pool",
     "rng",
 ]
+
+# Sums in any order and products fused into them: results are then no longer the contract's. Only
+# benchmarks/any_order.py builds this, beside the package, to measure what the order costs. The
+# variable names the one instruction set to build.
+ANY_ORDER = os.environ.get("LLMCY_ANY_ORDER")
+ANY_ORDER_FLAGS = ["-DLLMCY_ANY_ORDER", "-ffp-contract=fast"]
+ANY_ORDER_SUMS = ["-fassociative-math", "-fno-signed-zeros"]  # exact functions would not survive it
+WITHOUT_EXACT_FUNCTIONS = ["elementwise", "embedding", "grad_norm", "matmul", "reduce", "rms_norm"]
 
 FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
 AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]
@@ -106,6 +115,8 @@ def extensions():
     )
     built = translated[: len(plain)]
     for isa, isa_flags in ISA_FLAGS.items():
+        if ANY_ORDER and isa != ANY_ORDER:
+            continue
         for dtype, dtype_flags in DTYPES.items():
             package = f"{isa}_{dtype}"
             (KERNELS / package).mkdir(exist_ok=True)
@@ -113,13 +124,17 @@ def extensions():
             for kernel in FLOAT_KERNELS:
                 copy = Path("build/c") / package / f"{kernel}.c"
                 copy_if_changed(Path("build/c") / KERNELS / f"{kernel}.c", copy)
-                built.append(
-                    extension(f"llmcy._kernels.{package}.{kernel}", copy, isa_flags + dtype_flags)
-                )
+                flags = isa_flags + dtype_flags
+                if ANY_ORDER:
+                    flags = flags + ANY_ORDER_FLAGS
+                    flags += ANY_ORDER_SUMS if kernel in WITHOUT_EXACT_FUNCTIONS else []
+                built.append(extension(f"llmcy._kernels.{package}.{kernel}", copy, flags))
     return built
 
 
 if __name__ == "__main__":
+    if ANY_ORDER and "--inplace" in sys.argv:
+        sys.exit("LLMCY_ANY_ORDER changes results: benchmarks/any_order.py builds it elsewhere")
     ext_modules = extensions()
     packages = sorted(
         str(p.parent).replace(os.sep, ".") for p in Path("llmcy").rglob("__init__.py")

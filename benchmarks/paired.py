@@ -27,17 +27,18 @@ class Side:
     threads: every library runs as it would for its user.
     """
 
-    def __init__(self, library: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, library: str, package: Path = ROOT) -> None:
+        """``package`` is the folder that llmcy is imported from."""
         environ = {name: value for name, value in os.environ.items() if name not in FORCED}
-        environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), environ.get("PYTHONPATH", "")])
-        environ |= environment or {}
+        path = [str(package), str(ROOT), environ.get("PYTHONPATH", "")]
+        environ["PYTHONPATH"] = os.pathsep.join(path)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", library],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=environ,
-            cwd=ROOT,
+            cwd=package,
         )
 
     def ask(self, **request: Any) -> Any:

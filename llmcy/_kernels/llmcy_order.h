@@ -12,7 +12,14 @@
 
 LLMCY_INLINE void llmcy_continue_chains(const double *x, ptrdiff_t stride, ptrdiff_t n, double *sums) {
     ptrdiff_t j = 0;
-#if defined(__AVX512F__)
+#ifdef LLMCY_ANY_ORDER /* what the order costs, for benchmarks: partial sums along each row */
+    for (int r = 0; r < LLMCY_ROWS; r++) {
+        double part[16] = {0};
+        for (j = 0; j + 16 <= n; j += 16)
+            for (int lane = 0; lane < 16; lane++) part[lane] += x[r * stride + j + lane];
+        for (int lane = 0; lane < 16; lane++) sums[r] += part[lane];
+    }
+#elif defined(__AVX512F__)
     __m512d acc = _mm512_loadu_pd(sums);
     for (; j + 8 <= n; j += 8) {
         __m512d row[8], pair[8], quad[8];

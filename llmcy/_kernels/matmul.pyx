@@ -19,6 +19,17 @@ from llmcy._kernels.types cimport TILE_ROWS, real
 
 cnp.import_array()
 
+cdef extern from *:
+    """
+    #ifdef LLMCY_ANY_ORDER /* a build that benchmarks alone use (setup.py) */
+    #define LLMCY_IS_ANY_ORDER 1
+    #else
+    #define LLMCY_IS_ANY_ORDER 0
+    #endif
+    """
+    enum:
+        IS_ANY_ORDER "LLMCY_IS_ANY_ORDER"
+
 cdef enum:
     WIDE = 64           # columns of the narrowest matrix for few_rows.pxd
     GRAIN_WORK = 65536  # multiply-adds below which waking a second thread costs more than it gains
@@ -166,6 +177,8 @@ def matmul_d_weight(
     cdef WeightGradient job
     cdef Py_ssize_t strips
     cdef int status
+    if IS_ANY_ORDER:  # one product over all tokens
+        B, T = 1, B * T
     job.x = <const real*>cnp.PyArray_DATA(x)
     job.d_y = <const real*>cnp.PyArray_DATA(d_y)
     job.out = <real*>cnp.PyArray_DATA(out)
