@@ -28,7 +28,12 @@ from llmcy.optim import (
     OptimizerSnapshot,
     ParameterGroups,
 )
-from llmcy.run.job_file import decode_state_file, encode_state_file, read_state_file
+from llmcy.run.job_file import (
+    decode_state_file,
+    encode_state_file,
+    encode_state_pieces,
+    read_state_file,
+)
 
 ROUNDS = 5
 CONFIG = ModelConfig(
@@ -95,7 +100,7 @@ def test_a_checkpoint_of_30_million_parameters(tmp_path: Path) -> None:
     plain_path, path = tmp_path / "plain", tmp_path / "step-00000001.safetensors"
 
     def save() -> None:
-        publish(path, encode_state_file(named, CONFIG, optimizer, described)[0])
+        publish(path, encode_state_pieces(named, CONFIG, optimizer, described)[0])
 
     parameters = sum(values.size for _, values in named)
     print(f"\n{parameters:,} parameters, {len(data):,} bytes, {ROUNDS} rounds")

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import PurePath
@@ -58,6 +59,8 @@ def _next_serial() -> int:
 
 
 PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Buffer = bytes | bytearray | memoryview
+Content = Buffer | Sequence[Buffer]
 
 
 def check_destination(path: PathLike) -> tuple[str, str, str]:
@@ -87,7 +90,7 @@ def check_destination(path: PathLike) -> tuple[str, str, str]:
     return destination, str(pure.parent), pure.name
 
 
-def write_atomic(path: PathLike, data: bytes | bytearray | memoryview) -> None:
+def write_atomic(path: PathLike, data: Content) -> None:
     """Replace the file at ``path``, or create it, in one visible step.
 
     Parameters
@@ -96,7 +99,7 @@ def write_atomic(path: PathLike, data: bytes | bytearray | memoryview) -> None:
         The destination.  An existing file is replaced; a symbolic link is replaced by a regular
         file and its target left alone; the permissions of the old file are not carried over.
     data
-        The whole new content.
+        The whole new content, or its pieces one after the other.
 
     Raises
     ------
@@ -113,7 +116,7 @@ def write_atomic(path: PathLike, data: bytes | bytearray | memoryview) -> None:
     destination, parent, name = check_destination(path)
     descriptor, temporary = _create_temporary(destination, parent, name)
     try:
-        _fill(descriptor, temporary, memoryview(data).cast("B"))
+        _fill(descriptor, temporary, _pieces(data))
         try:
             os.rename(temporary, destination)
         except OSError as cause:
@@ -125,7 +128,7 @@ def write_atomic(path: PathLike, data: bytes | bytearray | memoryview) -> None:
         raise
 
 
-def publish(path: PathLike, data: bytes | bytearray | memoryview) -> None:
+def publish(path: PathLike, data: Content) -> None:
     """:func:`write_atomic`, but not begun when the disk has no room for all of ``data``.
 
     Raises
@@ -135,7 +138,7 @@ def publish(path: PathLike, data: bytes | bytearray | memoryview) -> None:
         :func:`write_atomic`, which also meets a disk that others fill meanwhile.
     """
     destination, parent, _ = check_destination(path)
-    needed = memoryview(data).nbytes
+    needed = sum(len(piece) for piece in _pieces(data))
     if hasattr(os, "statvfs"):
         try:
             held = os.statvfs(parent)
@@ -196,16 +199,23 @@ def _create_temporary(destination: str, parent: str, name: str) -> tuple[int, st
     raise _io("create unique temporary", destination, taken) from taken
 
 
-def _fill(descriptor: int, temporary: str, data: memoryview) -> None:
+def _pieces(data: Content) -> list[memoryview]:
+    """Every piece as bytes."""
+    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+    return [memoryview(piece).cast("B") for piece in pieces]
+
+
+def _fill(descriptor: int, temporary: str, pieces: list[memoryview]) -> None:
     """Write everything, force it to the disk and close, whatever happens."""
     try:
         try:
-            written = 0
-            while written < len(data):
-                step = os.write(descriptor, data[written:])
-                if step == 0:
-                    raise OSError(f"wrote {written} of {len(data)} bytes and then nothing more")
-                written += step
+            for piece in pieces:
+                written = 0
+                while written < len(piece):
+                    step = os.write(descriptor, piece[written:])
+                    if step == 0:
+                        raise OSError(f"wrote {written} of {len(piece)} bytes, then nothing more")
+                    written += step
         except OSError as cause:
             raise _io("write temporary", temporary, cause) from cause
         try:

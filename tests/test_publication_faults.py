@@ -138,3 +138,16 @@ def test_a_disk_without_room(small_disk, monkeypatch):
     assert os.listdir(small_disk) == ["file"]
     publish(target, small)
     assert target.read_bytes() == small
+
+
+def test_content_in_pieces(target):
+    with counted() as calls:
+        publish(target, [NEW[:50], memoryview(NEW)[50:120], b"", bytearray(NEW[120:])])
+    assert target.read_bytes() == NEW
+    assert calls.count("write") == 4  # each takes a third at most
+    for nth in range(len(calls)):
+        target.write_bytes(OLD)
+        with failing_at(nth), pytest.raises(FileError):
+            publish(target, [NEW[:50], NEW[50:]])
+        assert target.read_bytes() in (OLD, NEW)
+        assert os.listdir(target.parent) == ["file"]

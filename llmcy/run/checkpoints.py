@@ -16,7 +16,7 @@ from llmcy.run.job_file import (
     Array,
     StateFile,
     describe_state_file,
-    encode_state_file,
+    encode_state_pieces,
     read_state_file,
 )
 from llmcy.trainer import Best
@@ -105,7 +105,7 @@ class CheckpointFolder:
         """
         config = best.state.model.config
         if self._selected is None or self._selected[0] != best.step:
-            data, digest = encode_state_file(
+            data, digest = encode_state_pieces(
                 best.state.model, config, best.state.optimizer, selected_described
             )
             publish(self.selected_path(best.step), data)
@@ -115,7 +115,7 @@ class CheckpointFolder:
             "validation_loss": best.validation_loss,
             "tensors_sha256": self._selected[1],
         }
-        data, _ = encode_state_file(parameters, config, optimizer, {**described, "best": named})
+        data, _ = encode_state_pieces(parameters, config, optimizer, {**described, "best": named})
         path = self.path(optimizer.step)
         publish(path, data)
         self._names[optimizer.step] = best.step

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ __all__ = [
     "decode_state_file",
     "describe_state_file",
     "encode_state_file",
+    "encode_state_pieces",
     "is_state_file",
     "read_state_file",
     "restored_optimizer",
@@ -53,6 +54,7 @@ METADATA_KEY = "llmcy"
 FIRST, SECOND = "first_moment:", "second_moment:"
 DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 MAX_HEADER_BYTES = 2**30
+BLANK_DIGEST = "0" * 64
 
 Array = NDArray[Any]
 
@@ -125,15 +127,48 @@ def encode_state_file(
     described
         What else the metadata says: ``kind`` and its fields; floats may be floats.
     """
+    pieces, digest = encode_state_pieces(model, config, optimizer, described)
+    return b"".join(pieces), digest
+
+
+def encode_state_pieces(
+    model: DecoderModelState | list[tuple[str, Array]],
+    config: ModelConfig,
+    optimizer: OptimizerSnapshot,
+    described: Mapping[str, Any],
+) -> tuple[tuple[bytes, memoryview], str]:
+    """As :func:`encode_state_file`, in two pieces to be written one after the other.
+
+    Notes
+    -----
+    The header comes first and holds the digests of what follows.  Hashing goes on while the library
+    lays out the file with zeros in their places; then the header gets the digests.
+    """
     named = list(model.named_arrays()) if isinstance(model, DecoderModelState) else model
     tensors: dict[str, Array] = dict(named)
     for entry in optimizer.state.entries:
         tensors[FIRST + entry.name] = entry.first_moment
         tensors[SECOND + entry.name] = entry.second_moment
-    digests = _digests(tensors)
-    whole = sha256_hex(canonical_json(digests))
+    content = _content(config, optimizer, described)
+    blank = _sealed(content, dict.fromkeys(tensors, BLANK_DIGEST), BLANK_DIGEST)
+    with _hashing(tensors) as digests_of:
+        data = save_tensors(tensors, metadata={METADATA_KEY: blank})
+        digests = digests_of()
+    text = _sealed(content, digests, None)
+    end = 8 + int.from_bytes(data[:8], "little")
+    held, wanted = (json.dumps(line).encode("ascii") for line in (blank, text))
+    if data[:end].count(held) != 1:  # the library escapes text in another way than expected
+        data = save_tensors(tensors, metadata={METADATA_KEY: text})
+    header = data[:end].replace(held, wanted)
+    return (header, memoryview(data)[end:]), sha256_hex(canonical_json(digests))
+
+
+def _content(
+    config: ModelConfig, optimizer: OptimizerSnapshot, described: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The metadata without digests."""
     groups = optimizer.groups
-    content = with_float_bits(
+    content: dict[str, Any] = with_float_bits(
         {
             **described,
             "format": FORMAT,
@@ -147,13 +182,18 @@ def encode_state_file(
                 "beta_powers": [optimizer.state.beta1_power, optimizer.state.beta2_power],
             },
             "step": optimizer.step,
-            "tensors": digests,
-            "tensors_sha256": whole,
         }
     )
-    content["sha256"] = sha256_hex(canonical_json(content))
-    text = canonical_json(content).decode("ascii")
-    return bytes(save_tensors(tensors, metadata={METADATA_KEY: text})), whole
+    return content
+
+
+def _sealed(content: dict[str, Any], digests: dict[str, str], seal: str | None) -> str:
+    """The text of the metadata; ``seal`` None computes its digest."""
+    whole = sha256_hex(canonical_json(digests))
+    sealed = {**content, "tensors": digests, "tensors_sha256": whole}
+    sealed.pop("sha256", None)
+    sealed["sha256"] = sha256_hex(canonical_json(sealed)) if seal is None else seal
+    return canonical_json(sealed).decode("ascii")
 
 
 def read_state_file(path: Path, kind: str | None = None) -> StateFile:
@@ -403,16 +443,27 @@ def _floats(value: Any) -> Any:
 
 
 def _digests(tensors: Mapping[str, Array]) -> dict[str, str]:
-    """SHA-256 of every tensor: one line of canonical JSON (name, dtype, shape), then its values."""
+    """SHA-256 of every tensor."""
+    with _hashing(tensors) as digests_of:
+        return digests_of()
 
-    def digest(item: tuple[str, Array]) -> str:
-        name, array = item
-        held = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        line = canonical_json([name, held.dtype.name, list(held.shape)]) + b"\n"
-        state = hashlib.sha256(line)
-        state.update(held.reshape(-1).view(np.uint8).data)
-        return state.hexdigest()
 
-    # hashing releases the interpreter, so threads share the work
+@contextmanager
+def _hashing(tensors: Mapping[str, Array]) -> Iterator[Callable[[], dict[str, str]]]:
+    """Begin to hash every tensor; the function given waits for the digests.
+
+    Hashing releases the interpreter, so threads share the work, also with what is done meanwhile.
+    """
     with ThreadPoolExecutor(num_threads()) as pool:
-        return dict(zip(tensors, pool.map(digest, tensors.items()), strict=True))
+        digests = pool.map(_digest, tensors.items())
+        yield lambda: dict(zip(tensors, digests, strict=True))
+
+
+def _digest(item: tuple[str, Array]) -> str:
+    """SHA-256 of a tensor: one line of canonical JSON (name, dtype, shape), then its values."""
+    name, array = item
+    held = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    line = canonical_json([name, held.dtype.name, list(held.shape)]) + b"\n"
+    state = hashlib.sha256(line)
+    state.update(held.reshape(-1).view(np.uint8).data)
+    return state.hexdigest()
