@@ -4,8 +4,10 @@
 # row-major with c_row elements between rows.  A sum over k that is cut into blocks is one chain
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
-from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, packed_tile
-from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec_load, vec_store
+from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, load_part, packed_tile
+from llmcy._kernels.types cimport (
+    TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec_load, vec_store, vec_zero,
+)
 
 cdef extern from *:
     """
@@ -68,15 +70,24 @@ cdef inline void pack_b_panel(
     cdef Py_ssize_t k, j, kk, jj
     cdef real* square
     cdef const real* line
+    cdef int v, whole, lanes
+    if b_col == 1:
+        whole, lanes = columns // VEC_LANES, columns % VEC_LANES
+        for k in range(depth):
+            for v in range(whole):
+                vec_store(panel + k * PANEL + v * VEC_LANES, vec_load(b + k * b_row + v * VEC_LANES))
+            if lanes:
+                vec_store(
+                    panel + k * PANEL + whole * VEC_LANES,
+                    load_part(b + k * b_row + whole * VEC_LANES, lanes),
+                )
+            for v in range(whole + (lanes > 0), TILE_VECTORS):
+                vec_store(panel + k * PANEL + v * VEC_LANES, vec_zero())
+        return
     if columns < PANEL:
         for k in range(depth):
             for j in range(columns, PANEL):
                 panel[k * PANEL + j] = 0
-    if b_col == 1:
-        for k in range(depth):
-            for j in range(columns):
-                panel[k * PANEL + j] = b[k * b_row + j]
-        return
     # b_row is 1: squares of 8 x 8, so that both sides use whole cache lines
     for j from 0 <= j < columns by 8:
         for k from 0 <= k < depth by 8:
@@ -231,7 +242,7 @@ cdef inline void gemm(
     """
     cdef Gemm g
     cdef Py_ssize_t i, j, first_k, depth, width, max_depth, max_height
-    cdef bint small = a_col == 1 and k * max(m, n) <= SMALL_OPERAND
+    cdef bint small = k * max(m, n) <= SMALL_OPERAND
     if m == 0 or n == 0:
         return
     if k == 0:

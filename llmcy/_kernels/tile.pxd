@@ -3,12 +3,10 @@
 # Lanes lie across columns of C, never along k: every element of C is one chain in ascending k
 # (numerics contract, sections 5 and 14).  Element (i, k) of A is a[i * a_row + k * a_col], read one
 # at a time; a row k of B is contiguous, b[k * b_row + j]; C is row-major, c_row elements a row.
-# The loops over rows and vectors have constant bounds once a tile is inlined into its caller; the
-# compiler then unrolls them and keeps `acc` in registers.
+# The loops over rows and vectors (llmcy_tile.h) have constant bounds once a tile is inlined into its
+# caller; the compiler then unrolls them and keeps `acc` in registers.
 
-from llmcy._kernels.types cimport (
-    IS_F32, TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec, vec_load, vec_mul_add, vec_store, vec_zero,
-)
+from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec
 
 cdef extern from *:
     """
@@ -21,82 +19,26 @@ cdef extern from *:
     ctypedef void inlined "LLMCY_INLINED"
     void prefetch "__builtin_prefetch"(const void* address) nogil
 
+cdef extern from "llmcy_tile.h" nogil:
+    # `lanes` is the number of columns in the last vector: VEC_LANES, or with `part` fewer.
+    vec load_part "llmcy_vec_load_part"(const real* address, int lanes)  # +0 in the other lanes
+    void zero_tile "llmcy_tile_zero"(int size, vec* acc)
+    void add_tile "llmcy_tile_add"(int size, vec* acc, const vec* more)
+    void load_tile "llmcy_tile_load"(
+        int rows, int vectors, bint part, int lanes, const real* c, Py_ssize_t c_row, vec* acc)
+    void store_tile "llmcy_tile_store"(  # C = acc, or with `add` C = C + acc
+        int rows, int vectors, bint part, int lanes, const vec* acc, real* c, Py_ssize_t c_row,
+        bint add)
+    void prefetch_tile "llmcy_tile_prefetch"(int rows, int vectors, const real* c, Py_ssize_t c_row)
+    void steps_of_tile "llmcy_tile_steps"(  # `depth` steps of k for all rows
+        int rows, int vectors, Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
+        const real* b, Py_ssize_t b_row, vec* acc)
+    void step_tile "llmcy_tile_step"(  # one k for the rows from `first` on
+        int first, int rows, int vectors, const real* a, Py_ssize_t a_row, const real* b, vec* acc)
+
 cdef enum:
     PANEL = TILE_VECTORS * VEC_LANES  # columns of a full tile
     SHORT_ROWS = TILE_ROWS // 2       # rows of a tile that needs two accumulators an element
-
-
-# ---- a rectangle of C in and out of registers -------------------------------------------------
-# `lanes` is the number of columns in the last vector: VEC_LANES, or with `part` fewer.
-
-cdef inline inlined load_tile(
-    const int rows, const int vectors, const bint part, int lanes,
-    const real* c, Py_ssize_t c_row, vec* acc,
-) noexcept nogil:
-    cdef real edge[VEC_LANES]
-    cdef int i, v, lane
-    for i in range(rows):
-        for v in range(vectors - part):
-            acc[i * vectors + v] = vec_load(c + i * c_row + v * VEC_LANES)
-        if part:
-            vec_store(edge, vec_zero())
-            for lane in range(lanes):
-                edge[lane] = c[i * c_row + (vectors - 1) * VEC_LANES + lane]
-            acc[i * vectors + vectors - 1] = vec_load(edge)
-
-
-cdef inline inlined store_tile(
-    const int rows, const int vectors, const bint part, int lanes,
-    vec* acc, real* c, Py_ssize_t c_row, bint add,
-) noexcept nogil:
-    """C = acc, or with `add` C = C + acc.
-
-    A fused chain whose products were all too small for binary32 can be -0: +0 is stored.
-    """
-    cdef real edge[VEC_LANES]
-    cdef real* last
-    cdef vec sums
-    cdef int i, v, lane
-    for i in range(rows):
-        if add:
-            for v in range(vectors - part):
-                sums = vec_load(c + i * c_row + v * VEC_LANES)
-                acc[i * vectors + v] = sums + acc[i * vectors + v]
-        if IS_F32:
-            for v in range(vectors):
-                acc[i * vectors + v] = acc[i * vectors + v] + vec_zero()
-        for v in range(vectors - part):
-            vec_store(c + i * c_row + v * VEC_LANES, acc[i * vectors + v])
-        if part:
-            vec_store(edge, acc[i * vectors + vectors - 1])
-            last = c + i * c_row + (vectors - 1) * VEC_LANES
-            for lane in range(lanes):
-                last[lane] = last[lane] + edge[lane] if add else edge[lane]
-
-
-cdef inline inlined prefetch_tile(
-    const int rows, const int vectors, const real* c, Py_ssize_t c_row
-) noexcept nogil:
-    """Ask for the cache lines of a rectangle; an address outside the array does no harm."""
-    cdef int i, v
-    for i in range(rows):
-        for v in range(vectors):
-            prefetch(c + i * c_row + v * VEC_LANES)
-
-
-cdef inline inlined multiply_step(
-    const int rows, const int vectors, const real* a, Py_ssize_t a_row, const real* b, vec* acc
-) noexcept nogil:
-    """One k for the whole rectangle."""
-    cdef vec row[TILE_VECTORS]
-    cdef real x
-    cdef int i, v
-    for v in range(vectors):
-        row[v] = vec_load(b + v * VEC_LANES)
-    for i in range(rows):
-        x = a[i * a_row]
-        for v in range(vectors):
-            acc[i * vectors + v] = vec_mul_add(x, row[v], acc[i * vectors + v])
 
 
 # ---- the three kinds of tile ------------------------------------------------------------------
@@ -108,19 +50,13 @@ cdef inline inlined tile(
 ) noexcept nogil:
     """`depth` steps of k, from +0 or from the partial sums at `start`."""
     cdef vec acc[TILE_ROWS * TILE_VECTORS]
-    cdef Py_ssize_t k
-    cdef int i
-    prefetch_tile(rows, vectors, c, c_row)
     if start == NULL:
-        for i in range(rows * vectors):
-            acc[i] = vec_zero()
+        zero_tile(rows * vectors, acc)
     else:
+        prefetch_tile(rows, vectors, c, c_row)
         prefetch_tile(rows, vectors, start + rows * start_row, start_row)  # the next one down
         load_tile(rows, vectors, part, lanes, start, start_row, acc)
-    for k in range(depth):
-        multiply_step(rows, vectors, a, a_row, b, acc)
-        a += a_col
-        b += b_row
+    steps_of_tile(rows, vectors, depth, a, a_row, a_col, b, b_row, acc)
     store_tile(rows, vectors, part, lanes, acc, c, c_row, add)
 
 
@@ -132,18 +68,14 @@ cdef inline inlined tile_two_level(
     """C = C + one chain of `depth` steps for each of `groups`, in order; C stays in registers."""
     cdef vec total[SHORT_ROWS * TILE_VECTORS]
     cdef vec acc[SHORT_ROWS * TILE_VECTORS]
-    cdef Py_ssize_t group, k
-    cdef int i
+    cdef Py_ssize_t group
     load_tile(rows, vectors, part, lanes, c, c_row, total)
     for group in range(groups):
-        for i in range(rows * vectors):
-            acc[i] = vec_zero()
-        for k in range(depth):
-            multiply_step(rows, vectors, a, a_row, b, acc)
-            a += a_col
-            b += b_row
-        for i in range(rows * vectors):
-            total[i] = total[i] + acc[i]
+        zero_tile(rows * vectors, acc)
+        steps_of_tile(rows, vectors, depth, a, a_row, a_col, b, b_row, acc)
+        a += depth * a_col
+        b += depth * b_row
+        add_tile(rows * vectors, total, acc)
     store_tile(rows, vectors, part, lanes, total, c, c_row, False)
 
 
@@ -154,24 +86,13 @@ cdef inline inlined tile_causal(
 ) noexcept nogil:
     """Row i takes depth + i steps of k: nothing behind its mask gets into it."""
     cdef vec acc[TILE_ROWS * TILE_VECTORS]
-    cdef vec row[TILE_VECTORS]
-    cdef Py_ssize_t k
-    cdef int i, v, step
-    cdef real x
-    for i in range(rows * vectors):
-        acc[i] = vec_zero()
-    for k in range(depth):
-        multiply_step(rows, vectors, a, a_row, b, acc)
-        a += a_col
-        b += b_row
+    cdef int step
+    zero_tile(rows * vectors, acc)
+    steps_of_tile(rows, vectors, depth, a, a_row, a_col, b, b_row, acc)
+    a += depth * a_col
+    b += depth * b_row
     for step in range(1, rows):
-        for v in range(vectors):
-            row[v] = vec_load(b + v * VEC_LANES)
-        for i in range(1, rows):
-            if i >= step:
-                x = a[i * a_row]
-                for v in range(vectors):
-                    acc[i * vectors + v] = vec_mul_add(x, row[v], acc[i * vectors + v])
+        step_tile(step, rows, vectors, a, a_row, b, acc)
         a += a_col
         b += b_row
     store_tile(rows, vectors, part, lanes, acc, c, c_row, False)

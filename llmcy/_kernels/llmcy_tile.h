@@ -1,0 +1,119 @@
+/* The pieces of a tile (tile.pxd): loops over its rows and vectors that must be unrolled before the
+ * compiler decides what lives in registers.  Left to itself GCC unrolls them later, and every tile
+ * then passes through the stack on its way in and out: a tenth of the time of a small product.
+ * Cython has no word for the pragma, hence C.
+ */
+#ifndef LLMCY_TILE_H
+#define LLMCY_TILE_H
+#include <stddef.h>
+#include "llmcy_types.h"
+
+#if defined(__clang__)
+#define LLMCY_UNROLLED _Pragma("unroll")
+#define LLMCY_UNROLLED_STEPS _Pragma("unroll 4")
+#elif defined(__GNUC__)
+#define LLMCY_UNROLLED _Pragma("GCC unroll 32")
+#define LLMCY_UNROLLED_STEPS _Pragma("GCC unroll 4")
+#else
+#define LLMCY_UNROLLED
+#define LLMCY_UNROLLED_STEPS
+#endif
+
+/* The first `lanes` of a vector, 0 to all of them; the other lanes are loaded as +0, not stored. */
+#if defined(__AVX512F__) && LLMCY_IS_F32
+LLMCY_INLINE llmcy_vec llmcy_vec_load_part(const llmcy_real *p, int lanes) {
+    return (llmcy_vec)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
+}
+LLMCY_INLINE void llmcy_vec_store_part(llmcy_real *p, llmcy_vec v, int lanes) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << lanes) - 1), (__m512)v);
+}
+#elif defined(__AVX512F__)
+LLMCY_INLINE llmcy_vec llmcy_vec_load_part(const llmcy_real *p, int lanes) {
+    return (llmcy_vec)_mm512_maskz_loadu_pd((__mmask8)((1u << lanes) - 1), p);
+}
+LLMCY_INLINE void llmcy_vec_store_part(llmcy_real *p, llmcy_vec v, int lanes) {
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << lanes) - 1), (__m512d)v);
+}
+#else
+LLMCY_INLINE llmcy_vec llmcy_vec_load_part(const llmcy_real *p, int lanes) {
+    llmcy_real edge[LLMCY_VEC_LANES] = {0};
+    for (int lane = 0; lane < lanes; lane++) edge[lane] = p[lane];
+    return llmcy_vec_load(edge);
+}
+LLMCY_INLINE void llmcy_vec_store_part(llmcy_real *p, llmcy_vec v, int lanes) {
+    llmcy_real edge[LLMCY_VEC_LANES];
+    llmcy_vec_store(edge, v);
+    for (int lane = 0; lane < lanes; lane++) p[lane] = edge[lane];
+}
+#endif
+
+/* `acc` holds rows x vectors; `lanes` is the number of columns in the last vector if `part` is set. */
+LLMCY_INLINE void llmcy_tile_zero(int size, llmcy_vec *acc) {
+    LLMCY_UNROLLED for (int i = 0; i < size; i++) acc[i] = llmcy_vec_zero();
+}
+
+LLMCY_INLINE void llmcy_tile_add(int size, llmcy_vec *acc, const llmcy_vec *more) {
+    LLMCY_UNROLLED for (int i = 0; i < size; i++) acc[i] = acc[i] + more[i];
+}
+
+LLMCY_INLINE void llmcy_tile_load(int rows, int vectors, int part, int lanes, const llmcy_real *c,
+                                  ptrdiff_t c_row, llmcy_vec *acc) {
+    LLMCY_UNROLLED for (int i = 0; i < rows; i++) {
+        const llmcy_real *row = c + i * c_row;
+        LLMCY_UNROLLED for (int v = 0; v < vectors; v++)
+            acc[i * vectors + v] = part && v == vectors - 1
+                ? llmcy_vec_load_part(row + v * LLMCY_VEC_LANES, lanes)
+                : llmcy_vec_load(row + v * LLMCY_VEC_LANES);
+    }
+}
+
+/* C = acc, or with `add` C = C + acc.  A fused chain whose products were all too small for binary32
+ * can be -0: +0 is stored. */
+LLMCY_INLINE void llmcy_tile_store(int rows, int vectors, int part, int lanes, const llmcy_vec *acc,
+                                   llmcy_real *c, ptrdiff_t c_row, int add) {
+    LLMCY_UNROLLED for (int i = 0; i < rows; i++) {
+        llmcy_real *row = c + i * c_row;
+        LLMCY_UNROLLED for (int v = 0; v < vectors; v++) {
+            llmcy_real *goal = row + v * LLMCY_VEC_LANES;
+            llmcy_vec x = acc[i * vectors + v];
+            int narrow = part && v == vectors - 1;
+            if (add) x = (narrow ? llmcy_vec_load_part(goal, lanes) : llmcy_vec_load(goal)) + x;
+            if (LLMCY_IS_F32) x = x + llmcy_vec_zero();
+            if (narrow) llmcy_vec_store_part(goal, x, lanes);
+            else llmcy_vec_store(goal, x);
+        }
+    }
+}
+
+/* Ask for the cache lines of a rectangle; an address outside the array does no harm. */
+LLMCY_INLINE void llmcy_tile_prefetch(int rows, int vectors, const llmcy_real *c, ptrdiff_t c_row) {
+    LLMCY_UNROLLED for (int i = 0; i < rows; i++)
+        LLMCY_UNROLLED for (int v = 0; v < vectors; v++)
+            __builtin_prefetch(c + i * c_row + v * LLMCY_VEC_LANES);
+}
+
+/* One k for the rows from `first` on. */
+LLMCY_INLINE void llmcy_tile_step(int first, int rows, int vectors, const llmcy_real *a,
+                                  ptrdiff_t a_row, const llmcy_real *b, llmcy_vec *acc) {
+    llmcy_vec row[LLMCY_TILE_VECTORS];
+    LLMCY_UNROLLED for (int v = 0; v < vectors; v++) row[v] = llmcy_vec_load(b + v * LLMCY_VEC_LANES);
+    LLMCY_UNROLLED for (int i = 0; i < rows; i++)
+        if (i >= first) {
+            llmcy_real x = a[i * a_row];
+            LLMCY_UNROLLED for (int v = 0; v < vectors; v++)
+                acc[i * vectors + v] = llmcy_vec_mul_add(x, row[v], acc[i * vectors + v]);
+        }
+}
+
+/* `depth` steps of k.  Several to a turn of the loop: its own instructions would take slots that
+ * the arithmetic needs. */
+LLMCY_INLINE void llmcy_tile_steps(int rows, int vectors, ptrdiff_t depth, const llmcy_real *a,
+                                   ptrdiff_t a_row, ptrdiff_t a_col, const llmcy_real *b,
+                                   ptrdiff_t b_row, llmcy_vec *acc) {
+    LLMCY_UNROLLED_STEPS for (ptrdiff_t k = 0; k < depth; k++) {
+        llmcy_tile_step(0, rows, vectors, a, a_row, b, acc);
+        a += a_col;
+        b += b_row;
+    }
+}
+#endif
