@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from llmcy import _kernels, set_num_threads
+from llmcy._kernels import front
 from llmcy.bench.cases import step_case
 from llmcy.bench.step import TrainingStep
 
@@ -77,14 +78,16 @@ class TimedSet:
 def timed_kernels(clock: Clock) -> Iterator[Times]:
     """Clocks around every compiled function of both scalar types, inside the block."""
     times: Times = defaultdict(list)
-    active = _kernels.active
+    active, short_way = _kernels.active, front.matmul
     before = active.f64, active.f32
+    front.matmul = lambda *arguments: None  # "take the long way", which a clock can see
     active.f64 = TimedSet(active.f64, times, clock)
     active.f32 = TimedSet(active.f32, times, clock)
     try:
         yield times
     finally:
         active.f64, active.f32 = before
+        front.matmul = short_way
 
 
 def profile(name: str, dtype: str, threads: int, steps: int) -> None:
