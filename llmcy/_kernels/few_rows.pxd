@@ -6,8 +6,8 @@
 # (numerics contract, section 5): the bits of ``matmul``.  Decoding a token is made of such products,
 # and their speed is that of reading b.  A few rows of b are therefore read side by side in long
 # pieces, and the same pieces of the next few rows are asked for meanwhile; the sums wait in `out`,
-# which stays in cache.  A transposed b is read along its rows, in squares whose columns are the
-# lanes of a vector.
+# which stays in cache.  A fused sum may end at -0 by underflow: adding +0 stores +0.  A transposed b
+# is read along its rows, in squares whose columns are the lanes of a vector.
 
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.tile cimport inlined, prefetch
@@ -58,7 +58,7 @@ cdef inline inlined _piece(
                 acc[i * vectors + v] = vec_mul_add(a[i * k + step], line, acc[i * vectors + v])
     for i in range(rows):
         for v in range(vectors):
-            vec_store(out + i * n + v * VEC_LANES, acc[i * vectors + v])
+            vec_store(out + i * n + v * VEC_LANES, acc[i * vectors + v] + vec_zero())
 
 
 cdef inline inlined _block(
@@ -80,7 +80,7 @@ cdef inline inlined _block(
             total = 0 if first else out[i * n + j]
             for step in range(depth):
                 total = mul_add(a[i * k + step], b[step * n + j], total)
-            out[i * n + j] = total
+            out[i * n + j] = <real>0 + total
         j += 1
 
 
@@ -148,7 +148,7 @@ cdef inline inlined _square_rows(
         kc += 1
     for i in range(rows):
         for square in range(SQUARES):
-            vec_store(out + i * n + square * VEC_LANES, acc[i * SQUARES + square])
+            vec_store(out + i * n + square * VEC_LANES, acc[i * SQUARES + square] + vec_zero())
 
 
 cdef inline void few_rows_squares(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
@@ -170,7 +170,7 @@ cdef inline void few_rows_squares(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char*
             total = 0
             for kk in range(k):
                 total = mul_add(job.a[i * k + kk], job.b[j * k + kk], total)
-            job.out[i * n + j] = total
+            job.out[i * n + j] = <real>0 + total
         j += 1
 
 

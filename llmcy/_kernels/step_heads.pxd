@@ -73,19 +73,19 @@ cdef inline void _mix(
                 acc[v] = vec_mul_add(p[j], vec_load(values + j * Dh + e + v * VEC_LANES), acc[v])
         for v in range(MOST_VECTORS):
             acc[v] = vec_mul_add(p[n], vec_load(new_value + e + v * VEC_LANES), acc[v])
-            vec_store(out + e + v * VEC_LANES, acc[v])
+            vec_store(out + e + v * VEC_LANES, acc[v] + vec_zero())  # a fused sum may end at -0
         e += MOST_VECTORS * VEC_LANES
     while e + VEC_LANES <= Dh:
         acc[0] = vec_zero()
         for j in range(n):
             acc[0] = vec_mul_add(p[j], vec_load(values + j * Dh + e), acc[0])
-        vec_store(out + e, vec_mul_add(p[n], vec_load(new_value + e), acc[0]))
+        vec_store(out + e, vec_mul_add(p[n], vec_load(new_value + e), acc[0]) + vec_zero())
         e += VEC_LANES
     while e < Dh:
         total = 0
         for j in range(n):
             total = mul_add(p[j], values[j * Dh + e], total)
-        out[e] = mul_add(p[n], new_value[e], total)
+        out[e] = <real>0 + mul_add(p[n], new_value[e], total)
         e += 1
 
 

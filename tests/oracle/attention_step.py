@@ -25,5 +25,5 @@ def attention_step(q, keys, values):
         total = 0.0
         for weight, value in zip(weights, values[:, e].tolist(), strict=True):
             total = arithmetic.mul_add(weight, value, total)
-        out[e] = total
+        out[e] = scalar.zero(total)  # a fused sum may end at -0
     return out, np.array(weights, q.dtype)
