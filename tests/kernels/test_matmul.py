@@ -56,7 +56,7 @@ def sequential(a, b):
     for k in range(a.shape[1]):
         product = a[:, k : k + 1].astype(np.float64) * b[k].astype(np.float64)
         total = fused_rows(product, total) if a.dtype == np.float32 else total + product
-    return total
+    return total + total.dtype.type(0)  # a fused sum that underflows to -0 is stored as +0
 
 
 def fused_rows(product, total):
