@@ -19,6 +19,7 @@ from llmcy.errors import MetricError
 __all__ = ["BigramModel", "ProbabilityScore", "score_probabilities"]
 
 MAX_TABLE = 2**31  # entries of the V x V table of counts
+MAX_COUNT = 2**63 - 1  # of documents, and of transitions: a count is a 64-bit word
 
 
 class BigramModel:
@@ -36,7 +37,8 @@ class BigramModel:
     Raises
     ------
     MetricError
-        ``EmptyVocabulary``, ``InvalidAlpha``, ``TableTooLarge`` or ``TokenOutOfRange``.
+        ``EmptyVocabulary``, ``InvalidAlpha``, ``TableTooLarge``; then, document by document,
+        ``TooManyDocuments``, ``TokenOutOfRange``, ``TooManyTransitions``.
     """
 
     def __init__(
@@ -63,11 +65,7 @@ class BigramModel:
         self.transition_count = 0
         self._counts = np.zeros((vocab_size, vocab_size), np.int64)
         for document in documents:
-            ids = np.asarray(document, np.int64)
-            self._check(ids, self.document_count)
-            np.add.at(self._counts, (ids[:-1], ids[1:]), 1)
-            self.document_count += 1
-            self.transition_count += max(0, len(ids) - 1)
+            self._add(document)
         self._totals = self._counts.sum(axis=1)
 
     @classmethod
@@ -77,6 +75,29 @@ class BigramModel:
         """Fit on the training documents of ``documents``; the others are not touched."""
         training = (document.token_ids for document in documents.of(Partition.TRAIN))
         return cls(vocab_size, alpha, training)
+
+    def _add(self, document: Sequence[int] | NDArray[np.integer]) -> None:
+        """Add one document; nothing is counted when it is refused."""
+        if self.document_count == MAX_COUNT:
+            raise MetricError(
+                "TooManyDocuments",
+                f"bigram: more than {MAX_COUNT} documents cannot be counted",
+                maximum=MAX_COUNT,
+            )
+        ids = np.asarray(document, np.int64)
+        self._check(ids, self.document_count)
+        transitions = max(0, len(ids) - 1)
+        if transitions > MAX_COUNT - self.transition_count:  # an entry is at most their sum
+            raise MetricError(
+                "TooManyTransitions",
+                f"bigram: with document {self.document_count} there would be more than "
+                f"{MAX_COUNT} transitions to count",
+                document=self.document_count,
+                maximum=MAX_COUNT,
+            )
+        np.add.at(self._counts, (ids[:-1], ids[1:]), 1)
+        self.document_count += 1
+        self.transition_count += transitions
 
     def _check(self, ids: NDArray[np.int64], document: int) -> None:
         outside = np.flatnonzero((ids < 0) | (ids >= self.vocab_size))

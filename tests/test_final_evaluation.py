@@ -19,6 +19,7 @@ from llmcy.final_evaluation import (
     FinalEvaluator,
     FrozenBigram,
     SelectedDecoder,
+    watching,
 )
 from llmcy.model import Decoder
 from llmcy.reference.fixtures import PUBLISHED
@@ -311,14 +312,14 @@ def test_a_failing_decoder(trained: TrainingResult) -> None:
 def stubbed(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[Decoder], None], **changes: Any
 ) -> None:
-    real = final_evaluation.evaluate_no_grad
+    real = watching.evaluate_no_grad
 
     def evaluate(model: Decoder, windows: MiniBatchEpoch) -> Evaluation:
         found = real(model, windows)
         act(model)
         return replace(found, **changes)
 
-    monkeypatch.setattr(final_evaluation, "evaluate_no_grad", evaluate)
+    monkeypatch.setattr(watching, "evaluate_no_grad", evaluate)
 
 
 def test_an_evaluation_that_leaves_traces(

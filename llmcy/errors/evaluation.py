@@ -17,7 +17,9 @@ class MetricError(LlmcyError, ValueError):
         "EmptyVocabulary": (),
         "InvalidAlpha": ("value",),
         "TableTooLarge": ("vocab_size",),
+        "TooManyDocuments": ("maximum",),
         "TokenOutOfRange": ("document", "position", "token_id", "vocab_size"),
+        "TooManyTransitions": ("document", "maximum"),
         "EmptyTargets": (),
         "InvalidProbability": ("index", "probability"),
     }

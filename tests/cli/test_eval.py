@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llmcy import final_evaluation
 from llmcy.errors import FinalEvaluationError, RunError
+from llmcy.final_evaluation import evaluator
 from llmcy.run import RunDirectory, evaluate_test
 from tests.cli.command import llmcy
 
@@ -83,7 +83,7 @@ def test_a_failed_evaluation_has_used_the_gate(
     def fail(*_: object) -> None:
         raise FinalEvaluationError("DecoderParameterChanged", "a parameter has changed")
 
-    monkeypatch.setattr(final_evaluation, "_watched_evaluation", fail)
+    monkeypatch.setattr(evaluator, "watched_evaluation", fail)
     with pytest.raises(FinalEvaluationError):
         evaluate_test(run)
     monkeypatch.undo()
