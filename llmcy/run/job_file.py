@@ -36,6 +36,7 @@ from llmcy.optim import (
     ParameterGroups,
 )
 from llmcy.run.canonical import canonical_json, float_from_bits, sha256_hex, with_float_bits
+from llmcy.run.state_layout import METADATA_KEY, layout_of
 from llmcy.state import DecoderModelState
 
 __all__ = [
@@ -50,11 +51,10 @@ __all__ = [
 ]
 
 FORMAT = "llmcy-state-1"
-METADATA_KEY = "llmcy"
 FIRST, SECOND = "first_moment:", "second_moment:"
 DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 MAX_HEADER_BYTES = 2**30
-BLANK_DIGEST = "0" * 64
+BLOCK = 1 << 20  # bytes from which on a tensor is written from where it lies
 
 Array = NDArray[Any]
 
@@ -136,31 +136,41 @@ def encode_state_pieces(
     config: ModelConfig,
     optimizer: OptimizerSnapshot,
     described: Mapping[str, Any],
-) -> tuple[tuple[bytes, memoryview], str]:
-    """As :func:`encode_state_file`, in two pieces to be written one after the other.
+) -> tuple[list[bytes | memoryview], str]:
+    """As :func:`encode_state_file`, in pieces to be written one after the other.
 
     Notes
     -----
-    The header comes first and holds the digests of what follows.  Hashing goes on while the library
-    lays out the file with zeros in their places; then the header gets the digests.
+    Large tensors are not copied: the pieces are the memory of ``model`` and ``optimizer``, to be
+    written before anything changes there.  Where each tensor lies is the library's decision
+    (:mod:`llmcy.run.state_layout`), looked up while the tensors are hashed.
     """
     named = list(model.named_arrays()) if isinstance(model, DecoderModelState) else model
-    tensors: dict[str, Array] = dict(named)
+    tensors = {name: _held(array) for name, array in named}
     for entry in optimizer.state.entries:
-        tensors[FIRST + entry.name] = entry.first_moment
-        tensors[SECOND + entry.name] = entry.second_moment
-    content = _content(config, optimizer, described)
-    blank = _sealed(content, dict.fromkeys(tensors, BLANK_DIGEST), BLANK_DIGEST)
+        tensors[FIRST + entry.name] = _held(entry.first_moment)
+        tensors[SECOND + entry.name] = _held(entry.second_moment)
     with _hashing(tensors) as digests_of:
-        data = save_tensors(tensors, metadata={METADATA_KEY: blank})
+        layout = layout_of(tensors)
         digests = digests_of()
-    text = _sealed(content, digests, None)
-    end = 8 + int.from_bytes(data[:8], "little")
-    held, wanted = (json.dumps(line).encode("ascii") for line in (blank, text))
-    if data[:end].count(held) != 1:  # the library escapes text in another way than expected
-        data = save_tensors(tensors, metadata={METADATA_KEY: text})
-    header = data[:end].replace(held, wanted)
-    return (header, memoryview(data)[end:]), sha256_hex(canonical_json(digests))
+    text = _sealed(_content(config, optimizer, described), digests)
+    digest = sha256_hex(canonical_json(digests))
+    if layout is None:
+        return [save_tensors(tensors, metadata={METADATA_KEY: text})], digest
+    return list(_blocks(layout.header(text), [_bytes(tensors[n]) for n in layout.order])), digest
+
+
+def _blocks(header: bytes, parts: list[memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in fewer pieces: small neighbours are joined, large parts are left alone."""
+    small = [header]
+    for part in parts:
+        if len(part) < BLOCK:
+            small.append(bytes(part))
+        else:
+            yield b"".join(small)
+            yield part
+            small = []
+    yield b"".join(small)
 
 
 def _content(
@@ -187,12 +197,12 @@ def _content(
     return content
 
 
-def _sealed(content: dict[str, Any], digests: dict[str, str], seal: str | None) -> str:
-    """The text of the metadata; ``seal`` None computes its digest."""
+def _sealed(content: dict[str, Any], digests: dict[str, str]) -> str:
+    """The text of the metadata, with the digests of the tensors and its own."""
     whole = sha256_hex(canonical_json(digests))
     sealed = {**content, "tensors": digests, "tensors_sha256": whole}
     sealed.pop("sha256", None)
-    sealed["sha256"] = sha256_hex(canonical_json(sealed)) if seal is None else seal
+    sealed["sha256"] = sha256_hex(canonical_json(sealed))
     return canonical_json(sealed).decode("ascii")
 
 
@@ -462,8 +472,16 @@ def _hashing(tensors: Mapping[str, Array]) -> Iterator[Callable[[], dict[str, st
 def _digest(item: tuple[str, Array]) -> str:
     """SHA-256 of a tensor: one line of canonical JSON (name, dtype, shape), then its values."""
     name, array = item
-    held = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    line = canonical_json([name, held.dtype.name, list(held.shape)]) + b"\n"
-    state = hashlib.sha256(line)
-    state.update(held.reshape(-1).view(np.uint8).data)
+    held = _held(array)
+    state = hashlib.sha256(canonical_json([name, held.dtype.name, list(held.shape)]) + b"\n")
+    state.update(_bytes(held))
     return state.hexdigest()
+
+
+def _held(array: Array) -> Array:
+    """The values as they are in the file; a copy only where memory holds them in another way."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+
+
+def _bytes(held: Array) -> memoryview:
+    return held.reshape(-1).view(np.uint8).data

@@ -18,7 +18,6 @@ from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.diff import diff_states
 from llmcy.run.findings import Disproof, Findings
 from llmcy.run.job_file import (
-    METADATA_KEY,
     StateFile,
     describe_state_file,
     encode_state_file,
@@ -26,6 +25,7 @@ from llmcy.run.job_file import (
 )
 from llmcy.run.plan import RunPlan
 from llmcy.run.sessions import Epochs, describe_job, describe_selected
+from llmcy.run.state_layout import METADATA_KEY
 from llmcy.run.stored_state import read_stored_state
 from llmcy.run.tensor_difference import compare_tensors
 from llmcy.run.verify_records import Records
