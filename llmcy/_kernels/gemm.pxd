@@ -4,10 +4,19 @@
 # row-major with c_row elements between rows.  A sum over k that is cut into blocks is one chain
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
-from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, load_part, packed_tile
-from llmcy._kernels.types cimport (
-    TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec_load, vec_store, vec_zero,
+from llmcy._kernels.tile cimport (
+    PANEL, any_tile, any_two_level_tile, inlined, load_part, packed_tile,
 )
+from llmcy._kernels.types cimport (
+    TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec, vec_load, vec_store, vec_zero,
+)
+
+cdef extern from "llmcy_transpose.h" nogil:
+    # columns[c] = x[0, c], x[1, c], ... for VEC_LANES rows and columns
+    void transpose "llmcy_transpose"(const real* x, Py_ssize_t stride, vec* columns)
+    # the same of a power of two of rows: VEC_LANES times as many numbers, one after the other
+    void transpose_rows "llmcy_transpose_rows"(
+        int rows, const real* x, Py_ssize_t stride, vec* flat)
 
 cdef extern from *:
     """
@@ -18,6 +27,7 @@ cdef extern from *:
         SHORT_CHAIN "LLMCY_SHORT_CHAIN"  # rows of fewer positions keep C in registers over all rows
 
 cdef enum:
+    MOST_LANES = 16
     # A panel of B, BLOCK_K deep, stays in the first-level cache while it meets BLOCK_M rows of A,
     # which stay in the second level.
     BLOCK_K = 512
@@ -70,7 +80,8 @@ cdef inline void pack_b_panel(
     cdef Py_ssize_t k, j, kk, jj
     cdef real* square
     cdef const real* line
-    cdef int v, whole, lanes
+    cdef vec column[MOST_LANES]
+    cdef int v, lane, whole, lanes
     if b_col == 1:
         whole, lanes = columns // VEC_LANES, columns % VEC_LANES
         for k in range(depth):
@@ -88,18 +99,18 @@ cdef inline void pack_b_panel(
         for k in range(depth):
             for j in range(columns, PANEL):
                 panel[k * PANEL + j] = 0
-    # b_row is 1: squares of 8 x 8, so that both sides use whole cache lines
-    for j from 0 <= j < columns by 8:
-        for k from 0 <= k < depth by 8:
+    # b_row is 1: squares, so that both sides use whole cache lines
+    for j from 0 <= j < columns by VEC_LANES:
+        for k from 0 <= k < depth by VEC_LANES:
             square = panel + k * PANEL + j
             line = b + j * b_col + k
-            if columns - j >= 8 and depth - k >= 8:
-                for jj in range(8):
-                    for kk in range(8):
-                        square[kk * PANEL + jj] = line[jj * b_col + kk]
+            if columns - j >= VEC_LANES and depth - k >= VEC_LANES:
+                transpose(line, b_col, column)
+                for lane in range(VEC_LANES):
+                    vec_store(square + lane * PANEL, column[lane])
             else:
-                for kk in range(min(depth - k, <Py_ssize_t>8)):
-                    for jj in range(min(columns - j, <Py_ssize_t>8)):
+                for kk in range(min(depth - k, <Py_ssize_t>VEC_LANES)):
+                    for jj in range(min(columns - j, <Py_ssize_t>VEC_LANES)):
                         square[kk * PANEL + jj] = line[jj * b_col + kk]
 
 
@@ -128,20 +139,48 @@ cdef inline void pack_b(
         j += PANEL
 
 
-cdef inline void pack_a(
-    Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col, real* panel
+cdef inline inlined _copy_a(
+    const int panels, Py_ssize_t depth, const real* a, Py_ssize_t a_col, real* packed
 ) noexcept nogil:
-    """panel (depth, TILE_ROWS) = the transpose of TILE_ROWS rows of a."""
     cdef Py_ssize_t k
-    cdef int i
-    if a_row == 1:
-        for k in range(depth):
+    cdef int p, i
+    for k in range(depth):
+        for p in range(panels):
             for i in range(TILE_ROWS):
-                panel[k * TILE_ROWS + i] = a[k * a_col + i]
-    else:
-        for k in range(depth):
-            for i in range(TILE_ROWS):
-                panel[k * TILE_ROWS + i] = a[i * a_row + k * a_col]
+                packed[(p * depth + k) * TILE_ROWS + i] = a[k * a_col + p * TILE_ROWS + i]
+
+
+cdef inline void pack_a(
+    Py_ssize_t depth, Py_ssize_t rows, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
+    real* packed,
+) noexcept nogil:
+    """Panel after panel (depth, TILE_ROWS), the transposes of whole tiles of `rows` rows of a."""
+    cdef Py_ssize_t i = 0, k
+    cdef int r
+    cdef vec flat[TILE_ROWS]
+    cdef real* panel
+    if a_row == 1:  # some panels side by side, so that a row is read in long pieces
+        while i + PACK_PANELS * TILE_ROWS <= rows:
+            _copy_a(PACK_PANELS, depth, a + i, a_col, packed + i * depth)
+            i += PACK_PANELS * TILE_ROWS
+        while i + TILE_ROWS <= rows:
+            _copy_a(1, depth, a + i, a_col, packed + i * depth)
+            i += TILE_ROWS
+        return
+    while i + TILE_ROWS <= rows:
+        panel = packed + i * depth
+        k = 0
+        if TILE_ROWS & (TILE_ROWS - 1) == 0:
+            while k + VEC_LANES <= depth:
+                transpose_rows(TILE_ROWS, a + i * a_row + k, a_row, flat)
+                for r in range(TILE_ROWS):
+                    vec_store(panel + k * TILE_ROWS + r * VEC_LANES, flat[r])
+                k += VEC_LANES
+        while k < depth:
+            for r in range(TILE_ROWS):
+                panel[k * TILE_ROWS + r] = a[(i + r) * a_row + k]
+            k += 1
+        i += TILE_ROWS
 
 
 cdef inline size_t gemm_scratch(
@@ -200,8 +239,7 @@ cdef inline void block_of_product(
     cdef Py_ssize_t i, j, panel_row
     cdef int rows, columns
     if g.pack_a:
-        for i from 0 <= i <= height - TILE_ROWS by TILE_ROWS:
-            pack_a(depth, a + i * g.a_row, g.a_row, g.a_col, g.packed_a + i * depth)
+        pack_a(depth, height, a, g.a_row, g.a_col, g.packed_a)
     for j from 0 <= j < width by PANEL:
         columns = min(width - j, <Py_ssize_t>PANEL)
         if g.pack_b or columns < PANEL:

@@ -1,14 +1,17 @@
-/* A square of VEC_LANES x VEC_LANES numbers, its rows in memory, to one vector a column.
+/* Small rectangles transposed in registers: rows of VEC_LANES numbers in memory, a power of two of them.
  *
- * Interleaving line i with line i + VEC_LANES / 2, log2(VEC_LANES) times, transposes a square; moving
- * numbers rounds nothing.
+ * Interleaving line i with line i + rows / 2, log2(rows) times, transposes; moving numbers rounds
+ * nothing.
  */
 #ifndef LLMCY_TRANSPOSE_H
 #define LLMCY_TRANSPOSE_H
 #include "llmcy_types.h"
 #include <stddef.h>
 
-enum { LLMCY_LANES = LLMCY_VEC_BYTES / sizeof(llmcy_real) };
+enum {
+    LLMCY_LANES = LLMCY_VEC_BYTES / sizeof(llmcy_real),
+    LLMCY_MOST_LINES = LLMCY_LANES > 8 ? LLMCY_LANES : 8,
+};
 
 #if defined(__GNUC__) && !defined(__clang__)
 #if LLMCY_IS_F32
@@ -42,15 +45,23 @@ LLMCY_INLINE void llmcy_interleave(llmcy_aligned_vec a, llmcy_aligned_vec b, llm
 }
 #endif
 
+/* flat[c * rows + r] = x[r * stride + c] for VEC_LANES columns; `rows` is a power of two, at most
+ * LLMCY_MOST_LINES, and the number of vectors of `flat`.  Moving the top bit of a line's number to the end of an element's
+ * place, once for each bit, is what the rounds do. */
+LLMCY_INLINE void llmcy_transpose_rows(int rows, const llmcy_real *x, ptrdiff_t stride,
+                                       llmcy_vec *flat) {
+    llmcy_aligned_vec one[LLMCY_MOST_LINES], two[LLMCY_MOST_LINES];
+    for (int r = 0; r < rows; r++) one[r] = (llmcy_aligned_vec)llmcy_vec_load(x + r * stride);
+    for (int width = 1; width < rows; width *= 2) {
+        for (int i = 0; i < rows / 2; i++)
+            llmcy_interleave(one[i], one[i + rows / 2], &two[2 * i], &two[2 * i + 1]);
+        for (int i = 0; i < rows; i++) one[i] = two[i];
+    }
+    for (int r = 0; r < rows; r++) flat[r] = (llmcy_vec)one[r];
+}
+
 /* columns[c][r] = x[r * stride + c] */
 LLMCY_INLINE void llmcy_transpose(const llmcy_real *x, ptrdiff_t stride, llmcy_vec *columns) {
-    llmcy_aligned_vec one[LLMCY_LANES], two[LLMCY_LANES];
-    for (int r = 0; r < LLMCY_LANES; r++) one[r] = (llmcy_aligned_vec)llmcy_vec_load(x + r * stride);
-    for (int width = 1; width < LLMCY_LANES; width *= 2) {
-        for (int i = 0; i < LLMCY_LANES / 2; i++)
-            llmcy_interleave(one[i], one[i + LLMCY_LANES / 2], &two[2 * i], &two[2 * i + 1]);
-        for (int i = 0; i < LLMCY_LANES; i++) one[i] = two[i];
-    }
-    for (int c = 0; c < LLMCY_LANES; c++) columns[c] = (llmcy_vec)one[c];
+    llmcy_transpose_rows(LLMCY_LANES, x, stride, columns);
 }
 #endif
