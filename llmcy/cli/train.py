@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from llmcy.cli.jobs import (
     SCHEDULE,
@@ -20,8 +21,9 @@ from llmcy.cli.jobs import (
 from llmcy.cli.progress import TrainingProgress
 from llmcy.data import Partition, SplitRule, TextDataset, load_dataset
 from llmcy.data.sources import CUT_CHOICES
-from llmcy.run import JobOptions, TrainSettings, run_training
-from llmcy.tokenizer import JsonTokenizer
+from llmcy.errors import ConfigError
+from llmcy.run import InitialModel, JobOptions, TrainSettings, load_initial, run_training
+from llmcy.tokenizer import JsonTokenizer, LiteralTokenizer, TextTokenizer
 
 __all__ = ["train"]
 
@@ -75,6 +77,14 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
     default=None,
     type=click.Path(),
     help="A tokenizer.json to use instead of learning one; needs the extra hf.",
+)
+@click.option(
+    "--init",
+    "initial_path",
+    default=None,
+    type=click.Path(),
+    help="A model to train on from: run, checkpoint, model file, Hugging Face folder or .bin file. "
+    "Its sizes and its tokenizer are used.",
 )
 @setting("dtype", "Arithmetic of the model.", click.Choice(["float32", "float64"]))
 @setting("d-model", "Width of the model.")
@@ -134,6 +144,7 @@ def train(
     test_fraction: float,
     merges: int,
     tokenizer_file: str | None,
+    initial_path: str | None,
     rates_file: str | None,
     beta1: float,
     beta2: float,
@@ -150,7 +161,9 @@ def train(
     options = JobOptions(**given_options(fields))
     if rates_file is not None:
         fields |= {"schedule": "list", "learning_rates": read_rates(rates_file)}
-    settings = TrainSettings(betas=(beta1, beta2), **fields)
+    fields |= {"betas": (beta1, beta2)}
+    initial = None if initial_path is None else _initial(initial_path, fields)
+    settings = TrainSettings(**fields) if initial is None else _settings_for(initial, fields)
     settings.trainer_config()  # a wrong setting is said before any text is read
     rule = SplitRule(validation_fraction, test_fraction, split_salt, duplicates)
     dataset = load_dataset(
@@ -161,19 +174,82 @@ def train(
         text_field=text_field,
         cut=cut,
         min_document_bytes=min_document_bytes,
-        tokenizer=None if tokenizer_file is None else JsonTokenizer.from_file(tokenizer_file),
+        tokenizer=_tokenizer(tokenizer_file, initial),
     )
     with under_way(quiet) as (progress, watcher, stop):
         _describe(dataset, progress)
+        if initial is not None:
+            progress.say(
+                f"initial    {initial.source}, step {initial.selected_step}, "
+                f"{initial.state.fingerprint()}"
+            )
         summary = run_training(
             dataset,
             settings,
             run_path or _next_run_folder(),
             options,
+            initial=initial,
             watcher=watcher,
             stop=stop,
         )
     conclude(summary)
+
+
+# what a model is made of, so that training on from it cannot ask for anything else
+SHAPE = (
+    "d_model", "n_layers", "n_heads", "n_kv_heads", "head_size", "tied_head", "d_ff", "max_seq_len",
+    "rope_theta", "rms_norm_eps", "dtype",
+)  # fmt: skip
+
+
+def _given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _initial(path: str, fields: dict[str, Any]) -> InitialModel:
+    if _given("merges"):
+        raise ConfigError(
+            "InvalidSetting",
+            "--merges: with --init the tokenizer is that of the model, none is learned",
+            name="merges",
+            value=path,
+        )
+    return load_initial(
+        path,
+        dtype=fields["dtype"] if _given("dtype") else None,
+        max_seq_len=fields["max_seq_len"] if _given("max_seq_len") else 0,
+    )
+
+
+def _settings_for(initial: InitialModel, fields: dict[str, Any]) -> TrainSettings:
+    """The model's sizes; one that is given as well must be the same."""
+    config = initial.state.config
+    others = {name: value for name, value in fields.items() if name not in SHAPE or _given(name)}
+    others["max_seq_len"] = config.max_seq_len
+    if not _given("context_length"):
+        others["context_length"] = min(fields["context_length"], config.max_seq_len)
+    settings = TrainSettings.for_model(config, **others)
+    initial.check(settings.model_config(config.vocab_size))
+    return settings
+
+
+def _tokenizer(file: str | None, initial: InitialModel | None) -> TextTokenizer | None:
+    """The one that is given, else the model's; None: one is learned."""
+    vocab_size = None if initial is None else initial.state.config.vocab_size
+    if file is not None:
+        return JsonTokenizer.from_file(file, vocab_size=vocab_size)
+    if initial is None:
+        return None
+    if isinstance(initial.tokenizer, LiteralTokenizer):
+        raise ConfigError(
+            "InvalidSetting",
+            f"--init {initial.source!r}: the model has no tokenizer that encodes text; give one "
+            "with --tokenizer",
+            name="init",
+            value=initial.source,
+        )
+    return initial.tokenizer
 
 
 def _describe(dataset: TextDataset, progress: TrainingProgress) -> None:

@@ -109,6 +109,7 @@ class RunError(LlmcyError, RuntimeError):
         "InvalidRecord": ("path", "step", "problem"),
         "InvalidTokens": ("path", "problem"),
         "RunChanged": ("field", "expected", "actual"),
+        "InitialModelMismatch": ("field", "expected", "actual"),
         "NoValidCheckpoint": ("path", "problems"),
         "NotResumable": ("path", "reason"),
         "SaveFailed": ("path", "step"),

@@ -2,6 +2,7 @@
 
 from llmcy.run.directory import RunDirectory
 from llmcy.run.evaluation import PartitionLoss, evaluate_partition, evaluate_test
+from llmcy.run.initial import InitialModel, load_initial
 from llmcy.run.job import Watcher
 from llmcy.run.model_file import LoadedModel, Provenance, encode_model_file, load_model
 from llmcy.run.options import JobOptions
@@ -11,6 +12,7 @@ from llmcy.run.training import Extension, TrainSummary, resume_training, run_tra
 
 __all__ = [
     "Extension",
+    "InitialModel",
     "JobOptions",
     "LoadedModel",
     "PartitionLoss",
@@ -23,6 +25,7 @@ __all__ = [
     "encode_model_file",
     "evaluate_partition",
     "evaluate_test",
+    "load_initial",
     "load_model",
     "make_schedule",
     "resume_training",

@@ -16,7 +16,8 @@ from llmcy.run.history import UNCHAINED
 
 __all__ = ["RecordDifference", "RunDifference", "diff_paths", "diff_runs"]
 
-OPTIONS = ("options.", "llmcy_version")  # of config.json: how it is carried out, and by what
+# fields of config.json that say how a run is carried out, by what, and where a copied file was
+OPTIONS = ("options.", "llmcy_version", "initial.source")
 RECORD_FILES = ("steps.jsonl", "evaluations.jsonl")
 
 

@@ -13,6 +13,7 @@ from llmcy.model import Decoder
 from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.directory import RunDirectory
 from llmcy.run.history import chained, evaluation_record, history_start, step_record
+from llmcy.run.initial import read_initial
 from llmcy.run.job_file import StateFile
 from llmcy.run.log import RecordLog, last_record_until
 from llmcy.run.options import JobOptions
@@ -91,7 +92,10 @@ class Job:
         directory.sweep()
         self.folder.sweep()
         held = self._newest_valid()
-        self.session = open_session(plan, self.epochs, held, options.micro_batch_size)
+        initial = read_initial(directory.path, plan) if held is None else None
+        self.session = open_session(
+            plan, self.epochs, held, options.micro_batch_size, initial=initial
+        )
         if held is None:
             self.history = history_start(plan.identity())
             sizes = 0, 0

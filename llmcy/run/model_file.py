@@ -29,6 +29,7 @@ from llmcy.generate.text import TextGenerator
 from llmcy.model import Decoder
 from llmcy.rng import SplitMix64
 from llmcy.run.directory import RunDirectory
+from llmcy.run.foreign import import_foreign
 from llmcy.run.job_file import decode_state_file
 from llmcy.state import DecoderModelState, SelectedTrainingState
 from llmcy.tokenizer import BytePairTokenizer, JsonTokenizer, LiteralTokenizer, Tokenizer
@@ -138,8 +139,10 @@ def encode_model_file(state: DecoderModelState, tokenizer: Tokenizer, selected_s
 
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
-    """Load a model from a run folder, a version-1 checkpoint, a ``.safetensors`` model file, or a
-    state file of a run.
+    """Load a model from a run folder, a version-1 checkpoint, a ``.safetensors`` model file, a
+    state file of a run, a Hugging Face folder or a ``.bin`` file of llama2.c.
+
+    The last two are imported in float32.
 
     Raises
     ------
@@ -148,8 +151,14 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         naming the file.
     CheckpointError
         For a version-1 file that is not valid.
+    InteropError
+        For a model of another program that cannot be imported.
     """
     file = Path(path)
+    imported = import_foreign(file)
+    if imported is not None:
+        fingerprint = imported.state.fingerprint()
+        return LoadedModel(imported.state.into_model(), imported.tokenizer, 0, fingerprint, file)
     if file.is_dir():
         file = RunDirectory.open(file).selected_path()
     try:

@@ -20,6 +20,7 @@ from llmcy.trainer import LearningRateSchedule, TrainerConfig
 __all__ = ["RunPlan"]
 
 FORMAT = "llmcy-run-1"
+INITIAL_FIELDS = ("sha256", "parameters", "selected_step", "source")
 ORDER_RULE = "reshuffled-epochs-1"  # docs/data.md, "Epoch after epoch"
 
 
@@ -45,6 +46,9 @@ class RunPlan:
         Updates that were added after the run had been planned.
     contract_version
         Of docs/numerics.md.
+    initial
+        What the run begins with when not at its seed: SHA-256 of ``initial.safetensors``, digest of
+        its parameters, and where they came from.
     """
 
     settings: TrainSettings
@@ -56,6 +60,7 @@ class RunPlan:
     options: JobOptions
     extensions: tuple[dict[str, Any], ...] = ()
     contract_version: int = CONTRACT_VERSION
+    initial: dict[str, Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -99,6 +104,8 @@ class RunPlan:
                 "data": self.data,
             }
         )
+        if self.initial is not None:  # where it came from changes no bit
+            identity["initial"] = {"sha256": self.initial["sha256"]}
         return identity
 
     def schedule_record(self, step: int) -> dict[str, Any]:
@@ -167,7 +174,7 @@ class RunPlan:
     # ------------------------------------------------------------------ config.json
     def to_dict(self) -> dict[str, Any]:
         """The content of ``config.json``."""
-        return {
+        values = {
             "format": FORMAT,
             "llmcy_version": __version__,
             "contract_version": self.contract_version,
@@ -182,6 +189,9 @@ class RunPlan:
             "extensions": list(self.extensions),
             "options": self.options.to_dict(),
         }
+        if self.initial is not None:
+            values["initial"] = self.initial
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], vocab_size: int) -> RunPlan:
@@ -204,6 +214,7 @@ class RunPlan:
                 values["batches_per_epoch"],
                 JobOptions(**values["options"]),
                 tuple(values["extensions"]),
+                initial=_initial_record(values.get("initial")),
             )
             plan.trainer_config(0)
         except (LlmcyError, KeyError, TypeError, ValueError) as error:
@@ -227,6 +238,14 @@ class RunPlan:
         if found is not None:
             raise _changed(*found)
         return plan
+
+
+def _initial_record(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or set(value) != set(INITIAL_FIELDS):
+        raise ValueError(f"initial must have exactly {', '.join(INITIAL_FIELDS)}, got {value!r}")
+    return value
 
 
 def _rates_digest(rates: Sequence[float]) -> str:

@@ -15,6 +15,7 @@ from llmcy.run.history import (
     next_history,
     step_record,
 )
+from llmcy.run.initial import read_initial
 from llmcy.run.job_file import encode_state_file
 from llmcy.run.sessions import open_session
 from llmcy.run.verify_records import EVALUATIONS, STEPS, Records
@@ -24,7 +25,7 @@ from llmcy.trainer import Advance, TrainingSession
 __all__ = ["Replay", "Segment"]
 
 Segment = tuple[int, int]
-"""Steps from one kept state to another; 0 is the beginning, made anew from the seed."""
+"""Steps from one kept state to another; 0 is the beginning, from the seed or the initial model."""
 
 
 class Replay:
@@ -93,12 +94,15 @@ class Replay:
 
     def _begin(self, start: int) -> tuple[TrainingSession, str]:
         plan = self._checker.plan
-        held, history = None, history_start(plan.identity())
-        if start > 0:
+        held, history, initial = None, history_start(plan.identity()), None
+        if start == 0:
+            initial = read_initial(self._checker.run, plan)
+        else:
             held = read_checkpoint(self._checker.folder, start)
             history = str(held[0].described["history"])
         rows = plan.options.micro_batch_size
-        return open_session(plan, self._checker.epochs, held, rows), history
+        session = open_session(plan, self._checker.epochs, held, rows, initial=initial)
+        return session, history
 
     def _compare_records(self, done: Advance, history: str) -> tuple[str, Disproof | None]:
         step = done.step

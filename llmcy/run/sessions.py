@@ -81,6 +81,8 @@ def open_session(
     epochs: Epochs,
     held: tuple[StateFile, StateFile] | None,
     micro_batch_size: int = 0,
+    *,
+    initial: Decoder | None = None,
 ) -> TrainingSession:
     """A session that stands where a job checkpoint does, or before the first step.
 
@@ -92,6 +94,8 @@ def open_session(
         A job checkpoint and the selected state that it names; None begins at the beginning.
     micro_batch_size
         Windows in memory at once; 0: the whole batch.
+    initial
+        The model to begin with, which is taken over; None makes one from the seed.
 
     Raises
     ------
@@ -100,7 +104,7 @@ def open_session(
     """
     best, at_step = None, None
     if held is None:
-        model = Decoder.initialize(plan.model, plan.settings.seed)
+        model = initial or Decoder.initialize(plan.model, plan.settings.seed)
         optimizer = AdamW(plan.optimizer, plan.groups)
     else:
         job, selected = held
@@ -109,7 +113,7 @@ def open_session(
         loss = float_from_bits(selected.described["validation_loss"])
         best = Best.restored(loss, selected.step, selected.model, selected.optimizer)
         at_step = job.step
-    check_epochs(model, epochs.update.epoch(0), epochs.train_evaluation, epochs.validation)
+    check_epochs(plan.model, epochs.update.epoch(0), epochs.train_evaluation, epochs.validation)
     return TrainingSession(
         model,
         optimizer,

@@ -102,6 +102,24 @@ class TrainSettings:
             tied_head=self.tied_head,
         )
 
+    @classmethod
+    def for_model(cls, config: ModelConfig, **others: Any) -> TrainSettings:
+        """Settings that give ``config`` again, for training on from a model that exists."""
+        shape: dict[str, Any] = {
+            "d_model": config.d_model,
+            "n_heads": config.n_heads,
+            "n_layers": config.n_layers,
+            "d_ff": config.d_ff,
+            "max_seq_len": config.max_seq_len,
+            "rope_theta": config.rope_theta,
+            "rms_norm_eps": config.rms_norm_eps,
+            "dtype": config.dtype,
+            "n_kv_heads": config.n_kv_heads or 0,
+            "head_size": config.head_size or 0,
+            "tied_head": config.tied_head,
+        }
+        return cls(**(shape | others))
+
     def optimizer_config(self) -> AdamWConfig:
         """AdamW's settings; its own rate is the peak of the schedule."""
         return AdamWConfig(self.learning_rate, self.betas, self.eps, self.weight_decay)

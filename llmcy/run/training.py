@@ -21,6 +21,7 @@ from llmcy.data import MiniBatchEpoch, Partition, TextDataset, target_byte_count
 from llmcy.errors import RunError
 from llmcy.run.checkpoints import CHECKPOINTS, SELECTED
 from llmcy.run.directory import RunDirectory
+from llmcy.run.initial import InitialModel, check_initial, write_initial
 from llmcy.run.job import Job, Watcher
 from llmcy.run.model_file import encode_selected
 from llmcy.run.options import JobOptions
@@ -29,6 +30,7 @@ from llmcy.run.sessions import Epochs, make_epochs
 from llmcy.run.settings import TrainSettings
 from llmcy.run.store import read_dataset, write_dataset
 from llmcy.trainer import Best, LearningRateSchedule
+from llmcy.trainer.preflight import check_epochs
 
 __all__ = [
     "Extension",
@@ -114,6 +116,7 @@ def run_training(
     path: str | os.PathLike[str],
     options: JobOptions | None = None,
     *,
+    initial: InitialModel | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = never,
 ) -> TrainSummary:
@@ -131,6 +134,9 @@ def run_training(
         A folder that does not exist or is empty.
     options
         Checkpoints, memory, failures.
+    initial
+        A model to train on from instead of values from the seed; the settings must give its sizes
+        (`TrainSettings.for_model`), the data must be encoded with its number of ids.
     watcher
         Who is told what happens.
     stop
@@ -140,11 +146,15 @@ def run_training(
     ------
     LlmcyError
         Whatever is wrong with settings or data, naming it; ``RunError`` for the folder,
-        ``Stopped`` when ``stop`` said so and ``SaveFailed`` when something could not be written.
+        ``InitialModelMismatch`` naming the size that differs, ``Stopped`` when ``stop`` said so,
+        ``SaveFailed`` when something could not be written.
     """
     options = options or JobOptions()
     config = settings.model_config(dataset.tokenizer.vocab_size)
+    if initial is not None:
+        initial.check(config)
     epochs = make_epochs(dataset, settings)
+    check_epochs(config, epochs.update.epoch(0), epochs.train_evaluation, epochs.validation)
     batches = epochs.update.batch_count
     trainer_plan = settings.trainer_config(batches)
 
@@ -160,6 +170,7 @@ def run_training(
             write_dataset(run, dataset),
             batches,
             options,
+            initial=None if initial is None else write_initial(run, initial, dataset.tokenizer),
         )
         run.write_json("config.json", plan.to_dict())  # the last one: now it is a run
         plan, stored = read_run(run)
@@ -253,6 +264,7 @@ def read_run(run: RunDirectory) -> tuple[RunPlan, TextDataset]:
                 expected=expected,
                 actual=digests.get(field),
             )
+    check_initial(run, plan)
     return plan, dataset
 
 

@@ -22,6 +22,7 @@ from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.directory import RunDirectory, json_bytes
 from llmcy.run.evaluation import TEST_RECORD
 from llmcy.run.findings import Disproof, Findings
+from llmcy.run.initial import INITIAL_FILE
 from llmcy.run.job_file import read_state_file
 from llmcy.run.model_file import encode_selected
 from llmcy.run.plan import RunPlan
@@ -151,9 +152,12 @@ def _open(run: RunDirectory, found: Findings) -> tuple[RunPlan, TextDataset]:
         found.disproved.append(Disproof(text, "tokens.json", field="documents"))
     if not found.disproved:
         documents = sum(len(dataset.documents.of(partition)) for partition in Partition)
+        files = "config.json, split.json, tokenizer.json, tokens.json, tokens.bin"
+        if plan.initial is not None:
+            files += f", {INITIAL_FILE}"
         found.proved.append(
-            "config.json, split.json, tokenizer.json, tokens.json, tokens.bin: they agree with one "
-            f"another, and the tokens of {documents} documents have the digests written down"
+            f"{files}: they agree with one another, and the tokens of {documents} documents have "
+            "the digests written down"
         )
     return plan, dataset
 
@@ -171,7 +175,8 @@ def _check(
     checker = StateChecker(files, plan, dataset, epochs)
     kept = files.steps()
     checker.check_identity(found)
-    check_documents(dataset, request.sources, request.split_manifest, found)
+    given = plan.initial is not None
+    check_documents(dataset, request.sources, request.split_manifest, found, given=given)
     records = check_records(folder, plan, epochs.update, kept[-1] if kept else -1, found)
     valid = checker.check_all(records, found)
     _check_unnamed(files, folder, found)

@@ -33,6 +33,8 @@ def check_documents(
     sources: Sequence[PathName],
     split_manifest: PathName | None,
     found: Findings,
+    *,
+    given: bool = False,
 ) -> None:
     """Make the data of a run again from its texts and compare documents, rules and tokens.
 
@@ -46,7 +48,11 @@ def check_documents(
         The manifest of a JSON corpus.
     found
         Where the result goes.
+    given
+        Whether the run was given its tokenizer, so that there is nothing to learn; one that only
+        the ``tokenizers`` library runs always was.
     """
+    given = given or isinstance(stored.tokenizer, JsonTokenizer)
     kind = stored.split.source.get("kind")
     if not sources and kind != "builtin":
         found.not_proved.append(
@@ -55,7 +61,7 @@ def check_documents(
         )
         return
     try:
-        again = _prepare(stored, sources, split_manifest)
+        again = _prepare(stored, sources, split_manifest, given)
     except _OtherBuiltin as error:
         found.not_proved.append(str(error))
         return
@@ -72,7 +78,6 @@ def check_documents(
     if wrong is not None:
         found.disproved.append(wrong)
         return
-    given = isinstance(stored.tokenizer, JsonTokenizer)
     how = "the run was given" if given else "learning on the training documents gives"
     found.proved.append(
         f"documents: {len(stored.split.documents)} read again, their digests and partitions hold; "
@@ -85,12 +90,15 @@ class _OtherBuiltin(Exception):
 
 
 def _prepare(
-    stored: TextDataset, sources: Sequence[PathName], split_manifest: PathName | None
+    stored: TextDataset,
+    sources: Sequence[PathName],
+    split_manifest: PathName | None,
+    given: bool,
 ) -> TextDataset:
     described, rule = stored.split.source, stored.split.rule
-    tokenizer = stored.tokenizer
-    given = tokenizer if isinstance(tokenizer, JsonTokenizer) else None  # nothing was learned
-    merges = 0 if isinstance(tokenizer, JsonTokenizer) else tokenizer.merge_count
+    tokenizer = stored.tokenizer if given else None
+    learned = stored.tokenizer
+    merges = learned.merge_count if isinstance(learned, BytePairTokenizer) else 0
     if described["kind"] == "json-corpus":
         if split_manifest is None or len(sources) != 1:
             raise DataError(
@@ -99,7 +107,7 @@ def _prepare(
                 sources=len(sources),
             )
         corpus, manifest = Corpus.load(sources[0]), SplitManifest.load(split_manifest)
-        return prepare_manifest_dataset(corpus, manifest, merges, tokenizer=given)
+        return prepare_manifest_dataset(corpus, manifest, merges, tokenizer=tokenizer)
     source = _read(described, sources)
     try:
         stored.split.check(source.documents)
@@ -109,7 +117,7 @@ def _prepare(
                 "documents: the built-in text of this Python is not the one that was used"
             ) from error
         raise
-    return prepare_dataset(source, SplitRule.from_dict(rule), merges, tokenizer=given)
+    return prepare_dataset(source, SplitRule.from_dict(rule), merges, tokenizer=tokenizer)
 
 
 def _read(described: Any, sources: Sequence[PathName]) -> TextSource:

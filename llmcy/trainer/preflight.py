@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmcy.config import ModelConfig
 from llmcy.data import Batch, MiniBatchEpoch, Partition
 from llmcy.errors import TrainerError
 from llmcy.model import Decoder
@@ -34,16 +35,16 @@ def check_run(
             f"training starts from a fresh optimizer, this one is at step {optimizer.step_count}",
             step=optimizer.step_count,
         )
-    check_epochs(model, update_epoch, train_evaluation_epoch, validation_epoch)
+    check_epochs(model.config, update_epoch, train_evaluation_epoch, validation_epoch)
 
 
 def check_epochs(
-    model: Decoder,
+    config: ModelConfig,
     update_epoch: MiniBatchEpoch,
     train_evaluation_epoch: MiniBatchEpoch,
     validation_epoch: MiniBatchEpoch,
 ) -> None:
-    """The checks of :func:`check_run` that look at model and data.
+    """The checks of :func:`check_run` that look at the model's sizes and the data.
 
     Raises
     ------
@@ -56,11 +57,15 @@ def check_epochs(
         ("TrainEvaluation", Partition.TRAIN, train_evaluation_epoch),
         ("ValidationSelection", Partition.VALIDATION, validation_epoch),
     ):
-        _check_epoch(role, partition, epoch, context_length, model)
+        _check_epoch(role, partition, epoch, context_length, config)
 
 
 def _check_epoch(
-    role: str, partition: Partition, epoch: MiniBatchEpoch, context_length: int, model: Decoder
+    role: str,
+    partition: Partition,
+    epoch: MiniBatchEpoch,
+    context_length: int,
+    config: ModelConfig,
 ) -> None:
     if epoch.partition is not partition:
         raise TrainerError(
@@ -87,16 +92,16 @@ def _check_epoch(
             expected=context_length,
             actual=epoch.context_length,
         )
-    if epoch.context_length > model.config.max_seq_len:
+    if epoch.context_length > config.max_seq_len:
         raise TrainerError(
             "ContextLengthExceeded",
             f"the {role} epoch has context length {epoch.context_length}, "
-            f"the model holds {model.config.max_seq_len} positions",
+            f"the model holds {config.max_seq_len} positions",
             role=role,
             context_length=epoch.context_length,
-            max_positions=model.config.max_seq_len,
+            max_positions=config.max_seq_len,
         )
-    vocab_size = model.config.vocab_size
+    vocab_size = config.vocab_size
     # looking at each document once is enough, unless one is found that the vocabulary lacks
     if any(d.token_ids.size and d.token_ids.max() >= vocab_size for d in epoch.documents):
         for batch in epoch.batches:
