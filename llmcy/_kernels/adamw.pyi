@@ -1,5 +1,6 @@
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 STAGE_NAMES: tuple[str, ...]
@@ -56,6 +57,8 @@ def adamw_is_bounded(
     correction2: float,
     divisor: float,
     multiplier: float,
+    bounds: NDArray[np.float64],
+    known: bool,
     n_threads: int,
 ) -> bool: ...
 def adamw_stages(

@@ -19,7 +19,8 @@ Every line is checked to be finite; of several that are not, the first element's
 reported.  Results may go to arrays of their own, so that a caller can prepare all parameters before
 it replaces any.  Or it asks ``adamw_is_bounded`` first: the largest magnitudes among parameters,
 gradients and moments nearly always prove that no line of any element can overflow, and the update
-can then be made in place.
+can then be made in place.  Magnitudes before an update bound those after it, so that only gradients
+need to be read at the next one.
 """
 
 cimport numpy as cnp
@@ -256,29 +257,40 @@ def adamw_update_all(
     return True
 
 
+cdef enum:              # what has a largest magnitude, in the order of the columns of `bounds`
+    PARAM
+    FIRST
+    SECOND
+    GRAD
+    SUBJECTS
+
+cdef double ROOM = 1.0 + 2.0**-20   # for the roundings of an update and of its bounds
+
 cdef struct Surveys:
-    const real* x[4]        # parameter, gradient, first and second moment
-    Survey found[4]
+    const real* x[SUBJECTS]
+    Survey found[SUBJECTS]
+    int first_subject       # those before it have known bounds
 
 
 cdef void _survey(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Surveys* job = <Surveys*>ctx
     cdef int k
-    for k in range(4):
+    for k in range(job.first_subject, SUBJECTS):
         join(&job.found[k], survey_of(job.x[k] + lo, hi - lo))
 
 
-cdef bint _bounded(const Rule* rule, const Survey* found) noexcept nogil:
-    """Is every line finite for all elements of at most these magnitudes?"""
-    cdef double p = largest(found[0]), g = largest(found[1])
-    cdef double m = largest(found[2]), v = largest(found[3])
-    if negative(found[3]):
-        return False                    # has no root; the caller looks closer
+cdef bint _bounded(const Rule* rule, double g, double* bounds) noexcept nogil:
+    """Is every line finite for all elements of at most these magnitudes?
+
+    `bounds` of parameter and moments become those after the update.
+    """
+    cdef double p = bounds[PARAM], m = bounds[FIRST], v = bounds[SECOND]
     g = (g / rule.divisor) * rule.multiplier
     m = rule.beta1 * m + rule.one_minus_beta1 * g
     v = rule.beta2 * v + rule.one_minus_beta2 * (g * g)
     cdef double a = rule.lr * ((m / rule.c1) / rule.eps)
     cdef double new = p + a + rule.decay * p
+    bounds[PARAM], bounds[FIRST], bounds[SECOND] = new * ROOM, m * ROOM, v * ROOM
     # a NaN fails every comparison
     return (
         g < ENORMOUS and g * g < ENORMOUS and m < ENORMOUS_STORED and v < ENORMOUS_STORED
@@ -291,26 +303,39 @@ def adamw_is_bounded(
     tuple params, tuple grads, tuple firsts, tuple seconds, tuple weight_decays,    # IN
     double lr, double beta1, double beta2, double eps,
     double correction1, double correction2, double divisor, double multiplier,
+    double[:, ::1] bounds,      # INOUT, (parameters, 3): of parameter and moments
+    bint known,                 # whether bounds hold before the update; if not, all is read
     int n_threads,
 ) -> bool:
-    """Do the magnitudes alone prove every line of every element finite?"""
+    """Do the magnitudes alone prove every line of every element finite?
+
+    If they do, `bounds` hold after the update; if not, they are worth nothing.
+    """
     cdef Surveys job
     cdef Py_ssize_t i, n
+    cdef int k
     cdef bint bounded
     cdef Rule rule = _rule(
         lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
     )
+    job.first_subject = GRAD if known else PARAM
     for i in range(len(params)):
         n = cnp.PyArray_SIZE(<cnp.ndarray>params[i])
-        job.x[0] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>params[i])
-        job.x[1] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>grads[i])
-        job.x[2] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>firsts[i])
-        job.x[3] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>seconds[i])
+        job.x[PARAM] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>params[i])
+        job.x[FIRST] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>firsts[i])
+        job.x[SECOND] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>seconds[i])
+        job.x[GRAD] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>grads[i])
         memset(job.found, 0, sizeof(job.found))
         rule.decay = lr * <double>weight_decays[i]
         with nogil:
             parallel_for(_survey, &job, n, GRAIN, 0, n_threads)
-            bounded = _bounded(&rule, job.found)
+            for k in range(job.first_subject, GRAD):
+                bounds[i, k] = largest(job.found[k])
+            # a negative second moment has no root: the caller looks closer
+            bounded = (
+                _bounded(&rule, largest(job.found[GRAD]), &bounds[i, 0])
+                and not negative(job.found[SECOND])
+            )
         if not bounded:
             return False
     return True

@@ -172,10 +172,10 @@ class AdamWGroup:
     :meth:`prepare` makes sure that every line of every element will be finite, :meth:`commit`
     writes the new values: nothing has changed when one of them would not be.  Nearly always the
     largest magnitudes are enough to be sure, and no other memory is needed; else all new values are
-    computed into arrays of their own first.
+    computed into arrays of their own first.  Each update's magnitudes bound the next one's.
     """
 
-    __slots__ = ("_arrays", "_dtype", "_job", "_next", "_weight_decays")
+    __slots__ = ("_arrays", "_bounded", "_bounds", "_dtype", "_job", "_next", "_weight_decays")
 
     _next: tuple[tuple[Array, ...], ...] | None
 
@@ -200,6 +200,8 @@ class AdamWGroup:
         self._arrays = arrays
         self._job: tuple[Any, ...] | None = None
         self._next = None
+        self._bounds = np.empty((len(arrays[0]), 3))
+        self._bounded = False  # do the bounds hold for what the last commit left?
 
     def prepare(
         self,
@@ -213,9 +215,13 @@ class AdamWGroup:
         correction2: float,
         divisor: float = 1.0,
         multiplier: float = 1.0,
+        unchanged: bool = False,
         n_threads: int | None = None,
     ) -> bool:
         """Get ready for a step with one gradient a parameter; numbers as :func:`adamw_update`.
+
+        ``unchanged`` says that parameters and moments are as the last :meth:`commit` left them,
+        which spares reading them.
 
         Returns
         -------
@@ -235,8 +241,12 @@ class AdamWGroup:
         )  # fmt: skip
         self._job = job
         self._next = None
-        if not any_overlap(grads, params) and kernels.adamw_is_bounded(*job, n_threads):
-            return True
+        known, self._bounded = unchanged and self._bounded, False
+        if not any_overlap(grads, params):
+            # bounds that have grown too wide are measured anew
+            for trusted in (True, False) if known else (False,):
+                if kernels.adamw_is_bounded(*job, self._bounds, trusted, n_threads):
+                    return True
         self._next = tuple(
             tuple(empty(param.shape, self._dtype) for param in params) for _ in range(3)
         )
@@ -250,6 +260,7 @@ class AdamWGroup:
         if self._next is None:
             assert self._job is not None
             kernels.adamw.adamw_update_all(*self._job, *self._arrays, n_threads)
+            self._bounded = True
         else:
             for current, prepared in zip(self._arrays, self._next, strict=True):
                 kernels.elementwise.copy_all(current, prepared, n_threads)

@@ -346,12 +346,13 @@ class AdamW:
 class _Together:
     """A list of parameters with their moments, whose arrays have been checked."""
 
-    __slots__ = ("_group", "_named", "moments", "values")
+    __slots__ = ("_group", "_named", "_revisions", "moments", "values")
 
     def __init__(self, named: NamedTensors, moments: Moments, update: _Update) -> None:
         self._named = list(named)
         self.moments = moments.like(named)
         self.values = [tensor._value for _, tensor in named]
+        self._revisions: list[int] = []  # as the last update leaves the values
         self._group = kernels.AdamWGroup(
             [value.array for value in self.values],
             self.moments.first,
@@ -379,11 +380,16 @@ class _Together:
         ShapeError, DTypeError
             For a gradient that is not like its parameter.
         """
-        for value in self.values:
-            if value.revision >= MAX_COUNT:
-                return False
-        gradients = [tensor.grad for _, tensor in self._named]
-        return self._group.prepare(gradients, **update.numbers)  # type: ignore[arg-type]
+        revisions = [value.revision for value in self.values]
+        if max(revisions) >= MAX_COUNT:
+            return False
+        unchanged = revisions == self._revisions
+        self._revisions = [revision + 1 for revision in revisions]
+        return self._group.prepare(
+            [tensor.grad for _, tensor in self._named],  # type: ignore[misc]
+            unchanged=unchanged,
+            **update.numbers,
+        )
 
     def commit(self) -> None:
         """Write all new values."""

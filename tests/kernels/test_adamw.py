@@ -214,6 +214,43 @@ def test_a_group_near_overflow(dtype, which, value):
         check_group([state(7, (3, 5), dtype), arrays], RULE | {"eps": 1e-3})
 
 
+@settings(max_examples=30)
+@given(
+    shape=shapes, seed=seeds, size=st.sampled_from([1e-30, 1.0, 1e12, 1e17, 1e150]), change=changes
+)
+def test_updates_in_a_row_are_those_of_fresh_groups(dtype, shape, seed, size, change):
+    """Bounds carried from update to update must never let an overflow through."""
+    rule = RULE | change
+    decay = rule.pop("weight_decay")
+    with np.errstate(all="ignore"):
+        param, _, first, second = state(seed, shape, dtype)
+        mine = [param, first, second]
+        other = [x.copy() for x in mine]
+        kept = kernels.AdamWGroup(*([x] for x in mine), [decay])
+        for turn in range(6):
+            grad = state(seed + turn, shape, dtype)[1] * np.dtype(dtype).type(size)
+            fresh = kernels.AdamWGroup(*([x] for x in other), [decay])
+            finite = fresh.prepare([grad], **rule)
+            assert kept.prepare([grad], **rule, unchanged=turn > 0) == finite
+            if not finite:
+                break
+            fresh.commit()
+            kept.commit()
+            for x, y in zip(mine, other, strict=True):
+                assert_same_bits(x, y)
+
+
+def test_bounds_are_forgotten_by_an_update_that_is_not_made(dtype):
+    param, grad, first, second = state(11, (50,), dtype)
+    rule = {name: value for name, value in RULE.items() if name != "weight_decay"}
+    group = kernels.AdamWGroup([param], [first], [second], [0.0])
+    assert group.prepare([grad], **rule)
+    group.commit()
+    assert group.prepare([grad * 0], **rule, unchanged=True)  # its moments would be smaller
+    second[17] = np.finfo(dtype).max
+    assert not group.prepare([grad * 0], **(rule | {"correction2": 1e-300}), unchanged=True)
+
+
 def test_a_gradient_may_be_another_parameter(dtype):
     with np.errstate(all="ignore"):
         first, second = state(8, (40,), dtype), state(9, (40,), dtype)
