@@ -41,6 +41,7 @@ PLAIN_MODULES = [  # integers and plumbing: one build
     "bpe_learn",
     "calls",
     "checksum",
+    "compensated",
     "cpu",
     "cr_exact",
     "front",

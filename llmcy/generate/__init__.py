@@ -14,13 +14,10 @@ from llmcy.generate.generate import (
 )
 from llmcy.generate.kv_cache import CacheSession, KVCache, StepOutput, WorkCounters
 from llmcy.generate.layer_cache import AttentionEvidence, LayerKVCache, forward_incremental
+from llmcy.generate.modes import Greedy, SamplingMode, TemperatureSampling, TemperatureTopK
 from llmcy.generate.sampling import (
     Distribution,
-    Greedy,
     Sample,
-    SamplingMode,
-    TemperatureSampling,
-    TemperatureTopK,
     distribution,
     sample,
     sample_traced,

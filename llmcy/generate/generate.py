@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from llmcy import kernels
 from llmcy.errors import AutodiffError, GenerationError, ModelError, SamplingError
-from llmcy.generate.sampling import SamplingMode, check_mode, sample
+from llmcy.generate.modes import SamplingMode, check_mode
+from llmcy.generate.sampling import sample
 from llmcy.model import Decoder
 from llmcy.rng import SplitMix64
 from llmcy.tape import no_grad

@@ -8,7 +8,7 @@ every machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,17 +18,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from llmcy import kernels
 from llmcy.errors import SamplingError
+from llmcy.generate.modes import (
+    Greedy,
+    SamplingMode,
+    TemperatureSampling,
+    check_mode,
+    repetition_penalty,
+)
 from llmcy.rng import SplitMix64
 
 __all__ = [
     "Candidate",
     "Distribution",
-    "Greedy",
     "Sample",
-    "SamplingMode",
-    "TemperatureSampling",
-    "TemperatureTopK",
-    "check_mode",
     "distribution",
     "sample",
     "sample_traced",
@@ -36,53 +38,6 @@ __all__ = [
 
 MAX_VOCABULARY = 2**32
 SUM_TOLERANCE = 1e-12
-
-
-@dataclass(frozen=True)
-class Greedy:
-    """Take the largest logit, the lowest id among equals; no draw is consumed.
-
-    ``repetition_penalty`` is as in :class:`TemperatureSampling`; 1 leaves the logits alone.
-    """
-
-    repetition_penalty: float = 1.0
-
-
-@dataclass(frozen=True)
-class TemperatureTopK:
-    """Draw from the softmax of the ``top_k`` largest logits divided by ``temperature``.
-
-    Both numbers are checked when a token is chosen, against the vocabulary at hand.
-    """
-
-    temperature: float
-    top_k: int
-
-
-@dataclass(frozen=True)
-class TemperatureSampling:
-    """Draw from a softmax that is cut down in a stated order.
-
-    1. ``repetition_penalty`` r: a logit of a token that the text already holds becomes ``x / r``
-       if it is above 0, else ``x * r`` (Keskar et al., "CTRL", 2019).
-    2. ``top_k``: the k largest logits stay, ties going to the lower id; nothing means all.
-    3. ``temperature`` t: weights exp(x / t) below the largest, which weighs exactly 1.
-    4. ``top_p`` (Holtzman et al., "The curious case of neural text degeneration", 2020): a token
-       stays when the probabilities of those ranked before it sum to less than p.
-    5. ``min_p``: a token stays when it weighs at least ``min_p`` of the largest.
-    6. What stays is divided by its sum, and one draw chooses.
-
-    All numbers are checked when a token is chosen, against the vocabulary at hand.
-    """
-
-    temperature: float
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-
-
-SamplingMode = Greedy | TemperatureTopK | TemperatureSampling
 
 
 @dataclass(frozen=True)
@@ -103,8 +58,6 @@ class Distribution:
     ----------
     logits
         Float64, (V,).
-    retained
-        Ids of the kept tokens in rank order: logit descending, lower id first among equals.
     probabilities
         Float64, (V,), in id order; exactly 0 for tokens that are not kept.  A kept token's may be
         0 too, by underflow.
@@ -112,24 +65,29 @@ class Distribution:
         Compensated sum of ``probabilities`` in id order.
     """
 
-    __slots__ = ("__dict__", "logits", "probabilities", "probability_sum", "retained")
+    __slots__ = ("__dict__", "_retained", "logits", "probabilities", "probability_sum")
 
     def __init__(
         self,
         logits: NDArray[np.float64],
-        retained: tuple[int, ...],
+        retained: NDArray[np.int64],
         probabilities: NDArray[np.float64],
         probability_sum: float,
     ) -> None:
         self.logits = logits
-        self.retained = retained
+        self._retained = retained
         self.probabilities = probabilities
         self.probability_sum = probability_sum
 
     @cached_property
+    def retained(self) -> tuple[int, ...]:
+        """Ids of the kept tokens in rank order: logit descending, lower id first among equals."""
+        return tuple(self._retained.tolist())
+
+    @cached_property
     def ranking(self) -> tuple[int, ...]:
         """Every id in rank order."""
-        return tuple(np.argsort(-self.logits, kind="stable").tolist())
+        return tuple(_ranked(self.logits).tolist())
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -154,16 +112,13 @@ class Distribution:
         Tokens of the positive support are laid side by side in ascending id; the last one ends
         at 1 whatever the rounded sum says.
         """
-        support = self.positive_support
-        start = 0.0
-        for token_id, probability in zip(
-            support[:-1], self.probabilities[list(support[:-1])].tolist(), strict=True
-        ):
-            end = min(start + probability, 1.0)
-            if draw < end:
-                return token_id, start, end
-            start = end
-        return support[-1], start, 1.0
+        support = np.flatnonzero(self.probabilities > 0.0)
+        # accumulate adds one after the other; beyond 1 no draw comes, so ends are cut last
+        ends = np.minimum(np.add.accumulate(self.probabilities[support]), 1.0)
+        ends[-1] = 1.0
+        place = int(np.searchsorted(ends[:-1], draw, side="right"))  # the first end above the draw
+        start = float(ends[place - 1]) if place else 0.0
+        return int(support[place]), start, float(ends[place])
 
 
 @dataclass(frozen=True)
@@ -183,57 +138,6 @@ class Sample:
     token_id: int
     unit_draw: float | None
     interval: tuple[float, float]
-
-
-def check_mode(mode: SamplingMode, vocab_size: int) -> None:
-    """Check a mode against a vocabulary.
-
-    Raises
-    ------
-    SamplingError
-        The first of ``InvalidTemperature``, ``InvalidTopK``, ``InvalidTopP``, ``InvalidMinP``,
-        ``InvalidRepetitionPenalty``.
-    """
-    if not isinstance(mode, Greedy):
-        _check_drawn(mode, vocab_size)
-    penalty = _penalty(mode)
-    if not math.isfinite(penalty) or penalty <= 0.0:
-        raise SamplingError(
-            "InvalidRepetitionPenalty",
-            f"repetition_penalty must be finite and > 0, got {penalty!r}",
-            value=penalty,
-        )
-
-
-def _check_drawn(mode: TemperatureTopK | TemperatureSampling, vocab_size: int) -> None:
-    if not math.isfinite(mode.temperature) or mode.temperature <= 0.0:
-        raise SamplingError(
-            "InvalidTemperature",
-            f"temperature must be finite and > 0, got {mode.temperature!r}",
-            value=mode.temperature,
-        )
-    if mode.top_k is not None and not 1 <= mode.top_k <= vocab_size:
-        raise SamplingError(
-            "InvalidTopK",
-            f"top_k must be from 1 to the vocabulary size {vocab_size}, got {mode.top_k}",
-            top_k=mode.top_k,
-            vocabulary_size=vocab_size,
-        )
-    if isinstance(mode, TemperatureTopK):
-        return
-    if not 0.0 < mode.top_p <= 1.0:
-        raise SamplingError(
-            "InvalidTopP", f"top_p must be above 0 and at most 1, got {mode.top_p!r}",
-            value=mode.top_p,
-        )  # fmt: skip
-    if not 0.0 <= mode.min_p <= 1.0:
-        raise SamplingError(
-            "InvalidMinP", f"min_p must be from 0 to 1, got {mode.min_p!r}", value=mode.min_p
-        )
-
-
-def _penalty(mode: SamplingMode) -> float:
-    return 1.0 if isinstance(mode, TemperatureTopK) else mode.repetition_penalty
 
 
 def distribution(
@@ -265,29 +169,29 @@ def distribution(
     """
     x = _checked_logits(logits)
     check_mode(mode, x.size)
-    if _penalty(mode) != 1.0:
-        x = _penalised(x, _penalty(mode), history)
+    if repetition_penalty(mode) != 1.0:
+        x = _penalised(x, repetition_penalty(mode), history)
     if isinstance(mode, Greedy):
-        retained = [int(np.argmax(x))]  # the first of equals
-        weights = [1.0]
+        retained = np.array([np.argmax(x)])  # the first of equals
+        weights = np.ones(1)
     else:
         retained = _largest(x, x.size if mode.top_k is None else mode.top_k)
         weights = _weights(x[retained], mode.temperature)
         if isinstance(mode, TemperatureSampling):
             weights = weights[: _kept_count(weights, mode.top_p, mode.min_p)]
-            retained = retained[: len(weights)]
-    total = _compensated_sum(weights)
+            retained = retained[: weights.size]
+    total = kernels.compensated_sum(weights)
     probabilities = np.zeros(x.size)
     if math.isfinite(total) and total > 0.0:
-        probabilities[retained] = [weight / total for weight in weights]
-    probability_sum = _compensated_sum_of_row(probabilities)
+        probabilities[retained] = weights / total
+    probability_sum = kernels.compensated_sum(probabilities)
     if not (math.isfinite(total) and abs(probability_sum - 1.0) <= SUM_TOLERANCE):
         raise SamplingError(
             "InvalidProbabilitySum",
             f"probabilities sum to {probability_sum!r} (weights to {total!r}), not to 1",
             value=probability_sum,
         )
-    return Distribution(x, tuple(retained), probabilities, probability_sum)
+    return Distribution(x, retained, probabilities, probability_sum)
 
 
 def sample(
@@ -374,83 +278,43 @@ def _penalised(
     return x
 
 
-def _kept_count(weights: list[float], top_p: float, min_p: float) -> int:
+def _kept_count(weights: NDArray[np.float64], top_p: float, min_p: float) -> int:
     """How many of the ranked weights, the first of which is 1, pass both conditions."""
-    count = len(weights)
-    if top_p < 1.0:
-        total = _compensated_sum(weights)
-        before, lost = 0.0, 0.0
-        for rank, weight in enumerate(weights):
-            if rank and before >= top_p:
-                count = rank
-                break
-            before, lost = _continue_sum(before, lost, (weight / total,))
-    while weights[count - 1] < min_p:
-        count -= 1
-    return count
+    count = weights.size
+    if top_p < 1.0:  # the one that reaches the share is kept, and so is the first
+        count = kernels.compensated_reach(weights, kernels.compensated_sum(weights), top_p)
+    below = weights[:count] < min_p  # in rank order they are the last ones
+    return count - int(np.count_nonzero(below))
 
 
-def _largest(x: NDArray[np.float64], k: int) -> list[int]:
+def _largest(x: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     """Ids of the k largest values in rank order, without sorting the rest."""
-    if k < x.size:
-        threshold = np.partition(x, x.size - k)[x.size - k]
-        above = np.flatnonzero(x > threshold)
-        equal = np.flatnonzero(x == threshold)[: k - above.size]  # lowest ids first
-        kept = np.sort(np.concatenate([above, equal]))
-    else:
-        kept = np.arange(x.size)
-    order: list[int] = kept[np.argsort(-x[kept], kind="stable")].tolist()
-    return order
+    if k == x.size:
+        return _ranked(x)
+    threshold = np.partition(x, x.size - k)[x.size - k]
+    above = np.flatnonzero(x > threshold)
+    equal = np.flatnonzero(x == threshold)[: k - above.size]  # lowest ids first
+    kept = np.sort(np.concatenate([above, equal]))
+    return kept[_ranked(x[kept])]
 
 
-def _weights(ranked: NDArray[np.float64], temperature: float) -> list[float]:
-    values = ranked.tolist()
-    top = values[0]
-    if temperature < 1.0:
-        # a difference or quotient beyond the range is -inf, whose exponential is 0
-        gaps = [(value - top) / temperature for value in values[1:]]
-    else:
-        scaled_top = top / temperature
-        gaps = [value / temperature - scaled_top for value in values[1:]]
-    return [1.0, *(kernels.exp(np.array(gaps)).tolist() if gaps else [])]
+def _ranked(x: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Indices by value descending, equal values by index: what a stable sort gives, sooner."""
+    order = np.argsort(-x)
+    values = x[order]
+    run = np.zeros(x.size, np.int64)  # equal values have equal numbers
+    np.cumsum(values[1:] != values[:-1], out=run[1:])
+    ranked: NDArray[np.int64] = np.sort(run * x.size + order) % x.size
+    return ranked
 
 
-def _compensated_sum(values: Iterable[float]) -> float:
-    """Kahan's sum in the order given."""
-    return _continue_sum(0.0, 0.0, values)[0]
-
-
-def _continue_sum(total: float, lost: float, values: Iterable[float]) -> tuple[float, float]:
-    for value in values:
-        y = value - lost
-        t = total + y
-        lost = (t - total) - y
-        total = t
-    return total, lost
-
-
-def _compensated_sum_of_row(row: NDArray[np.float64]) -> float:
-    """Kahan's sum over a row that may be mostly zeros, with the bits of visiting every one.
-
-    A zero can change the running pair only until the pair repeats itself, so a run of zeros is
-    left as soon as it does.
-    """
-    support = np.flatnonzero(row)
-    if 2 * support.size > row.size:
-        return _compensated_sum(row.tolist())
-    total, lost = 0.0, 0.0
-    after_previous = 0
-    for index, value in zip(support.tolist(), row[support].tolist(), strict=True):
-        total, lost = _continue_zeros(total, lost, index - after_previous)
-        total, lost = _continue_sum(total, lost, (value,))
-        after_previous = index + 1
-    return _continue_zeros(total, lost, row.size - after_previous)[0]
-
-
-def _continue_zeros(total: float, lost: float, count: int) -> tuple[float, float]:
-    for _ in range(count):
-        pair = _continue_sum(total, lost, (0.0,))
-        if pair == (total, lost):
-            break
-        total, lost = pair
-    return total, lost
+def _weights(ranked: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    top = ranked[0]
+    with np.errstate(over="ignore"):  # a gap beyond the range is -inf, whose exponential is 0
+        if temperature < 1.0:
+            gaps = (ranked - top) / temperature
+        else:
+            gaps = ranked / temperature - top / temperature
+    weights = kernels.exp(gaps)
+    weights[0] = 1.0
+    return weights

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmcy.errors import ConfigError, RangeError
 from llmcy.generate.cached import generate_batch
 from llmcy.generate.generate import GenerationConfig, GenerationStep, StopReason
-from llmcy.generate.sampling import Greedy, SamplingMode, TemperatureSampling
+from llmcy.generate.modes import Greedy, SamplingMode, TemperatureSampling
 from llmcy.model import Decoder
 from llmcy.rng import SplitMix64
 

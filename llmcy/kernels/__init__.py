@@ -21,6 +21,7 @@ from llmcy.kernels.attention_step import (
     cached_keys,
     empty_cache,
 )
+from llmcy.kernels.compensated import compensated_reach, compensated_sum
 from llmcy.kernels.cross_entropy import (
     cross_entropy,
     cross_entropy_backward,
@@ -79,6 +80,8 @@ __all__ = [
     "cached_keys",
     "causal_softmax",
     "causal_softmax_backward",
+    "compensated_reach",
+    "compensated_sum",
     "copy",
     "cos",
     "cross_entropy",

@@ -198,3 +198,41 @@ def test_probabilities_that_do_not_sum_to_one(monkeypatch: pytest.MonkeyPatch) -
         sample(LOGITS, TemperatureTopK(1.0, 4), rng)
     assert caught.value.kind == "InvalidProbabilitySum"
     assert rng.state == 3
+
+
+@pytest.mark.parametrize("vocab_size", [4097, 50_000])
+def test_large_vocabularies(vocab_size: int) -> None:
+    """Many tokens, many of them equal, all of them kept: the same bits as one at a time."""
+    logits = np.round(np.random.default_rng(vocab_size).normal(size=vocab_size) * 40) / 8
+    exponentials = {}
+
+    def weight(value: float) -> float:
+        gap = value / 1.25 - logits.max() / 1.25
+        return exponentials.setdefault(gap, oracle.exp(gap))
+
+    ranked = sorted(range(vocab_size), key=lambda i: (-logits[i], i))
+    for top_k in (vocab_size, vocab_size - 1, 700, 3):
+        found, rng = distribution(logits, TemperatureTopK(1.25, top_k)), SplitMix64(top_k)
+        kept = ranked[:top_k]
+        assert list(found.retained) == kept
+        assert list(found.ranking) == ranked
+        weights = [weight(float(logits[i])) for i in kept]
+        total = oracle.kahan(weights)
+        expected = np.zeros(vocab_size)
+        expected[kept] = [w / total for w in weights]
+        assert found.probabilities.tobytes() == expected.tobytes()
+        assert found.probability_sum == oracle.kahan(expected.tolist())
+        for _ in range(20):
+            draw = rng.unit()
+            assert found.interval(draw) == oracle.choose(expected.tolist(), draw)
+
+
+def test_intervals_cover_everything() -> None:
+    found = distribution(LOGITS, TemperatureTopK(1.0, 3))
+    places = [found.interval(draw) for draw in (0.0, *np.linspace(0.001, 0.999, 97), 1.0)]
+    assert [token_id for token_id, _, _ in places] == sorted(token_id for token_id, _, _ in places)
+    assert (places[0][1], places[-1][2]) == (0.0, 1.0)
+    for draw in (0.0, math.nextafter(1.0, 0.0)):
+        token_id, start, end = found.interval(draw)
+        assert start <= draw < end
+        assert found.interval(start) == (token_id, start, end)  # a start belongs to its interval

@@ -1,0 +1,6 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+def total(x: NDArray[Any]) -> float: ...
+def reach(x: NDArray[Any], whole: float, share: float) -> int: ...
