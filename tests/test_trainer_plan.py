@@ -80,6 +80,22 @@ def test_a_regular_cadence() -> None:
     assert TrainerConfig.every(schedule, 1, 1.0).validation_steps == tuple(range(8))
 
 
+def test_listed_steps() -> None:
+    schedule = LearningRateSchedule.constant(0.1, 7)
+    for steps in ((1, 5), (0, 1, 5), (1, 5, 7), (0, 1, 5, 7)):
+        assert TrainerConfig.at(schedule, steps, 1.0).validation_steps == (0, 1, 5, 7)
+    assert TrainerConfig.at(schedule, (), 1.0).validation_steps == (0, 7)
+    for wrong, kind in (
+        ((5, 1), "ValidationStepsNotIncreasing"),
+        ((5, 5), "ValidationStepsNotIncreasing"),
+        ((-1, 5), "ValidationStepsNotIncreasing"),
+        ((5, 8), "ValidationStepOutOfRange"),
+    ):
+        with pytest.raises(TrainerError) as caught:
+            TrainerConfig.at(schedule, wrong, 1.0)
+        assert caught.value.kind == kind
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -19,6 +19,7 @@ from llmcy.run.settings import SCHEDULES
 __all__ = [
     "SCHEDULE",
     "conclude",
+    "eval_at_option",
     "given_options",
     "job_options",
     "read_rates",
@@ -54,6 +55,25 @@ def given_options(values: dict[str, Any]) -> dict[str, Any]:
     """Take the options of `job_options` out of a command's values, without those not given."""
     taken = {field.name: values.pop(field.name) for field in fields(JobOptions)}
     return {name: value for name, value in taken.items() if value is not None}
+
+
+class StepList(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Whole numbers with commas between them."""
+
+    name = "steps"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isascii() and part.isdecimal() for part in parts):
+            self.fail(f"expected whole numbers as 3,7,20, got {value!r}", param, ctx)
+        return tuple(map(int, parts))
+
+
+def eval_at_option(help: str) -> Callable[..., Any]:
+    """The option ``--eval-at``."""
+    return click.option("--eval-at", default=(), type=StepList(), metavar="STEPS", help=help)
 
 
 def use_threads(threads: int | None) -> None:

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from llmcy.cli.jobs import (
     SCHEDULE,
     conclude,
+    eval_at_option,
     given_options,
     job_options,
     read_rates,
@@ -125,6 +126,7 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
 @setting("weight-decay", "Decoupled weight decay; gains never decay.")
 @setting("max-grad-norm", "Ceiling of the global gradient norm.")
 @setting("eval-every", "Updates between measurements.")
+@eval_at_option("Steps to measure at instead, ascending: 3,7,20. Step 0 and the last always are.")
 @setting("eval-batch-size", "Windows a measured batch.")
 @setting("seed", "Of the initial values.")
 @setting("shuffle-seed", "Of the order of windows.")

@@ -112,6 +112,7 @@ class RunError(LlmcyError, RuntimeError):
         "InitialModelMismatch": ("field", "expected", "actual"),
         "NoValidCheckpoint": ("path", "problems"),
         "NotResumable": ("path", "reason"),
+        "ExtensionRefused": ("after", "last", "problem"),
         "SaveFailed": ("path", "step"),
         "Stopped": ("path", "step", "planned"),
         # the final evaluation of a run

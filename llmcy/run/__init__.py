@@ -2,13 +2,15 @@
 
 from llmcy.run.directory import RunDirectory
 from llmcy.run.evaluation import PartitionLoss, evaluate_partition, evaluate_test
+from llmcy.run.extension import Extension
 from llmcy.run.initial import InitialModel, load_initial
 from llmcy.run.job import Watcher
 from llmcy.run.model_file import LoadedModel, Provenance, encode_model_file, load_model
 from llmcy.run.options import JobOptions
+from llmcy.run.plan import RunPlan
 from llmcy.run.settings import TrainSettings, make_schedule
 from llmcy.run.stopping import StopRequest
-from llmcy.run.training import Extension, TrainSummary, resume_training, run_training
+from llmcy.run.training import TrainSummary, resume_training, run_training
 
 __all__ = [
     "Extension",
@@ -18,6 +20,7 @@ __all__ = [
     "PartitionLoss",
     "Provenance",
     "RunDirectory",
+    "RunPlan",
     "StopRequest",
     "TrainSettings",
     "TrainSummary",

@@ -12,6 +12,7 @@ from llmcy.errors import LlmcyError, RunError
 from llmcy.model import Decoder
 from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from llmcy.run.directory import RunDirectory
+from llmcy.run.extension import Extension, extended_plan
 from llmcy.run.history import chained, evaluation_record, history_start, step_record
 from llmcy.run.initial import read_initial
 from llmcy.run.job_file import StateFile
@@ -21,8 +22,9 @@ from llmcy.run.plan import RunPlan
 from llmcy.run.sessions import describe_job, describe_selected, make_epochs, open_session
 from llmcy.trainer import Advance, LossCheckpoint, TrainingStep
 
-__all__ = ["Job", "Watcher"]
+__all__ = ["Added", "Job", "Watcher"]
 
+Added = Extension | Callable[[RunPlan], Extension]
 STEPS, EVALUATIONS = "steps.jsonl", "evaluations.jsonl"
 
 
@@ -62,11 +64,14 @@ class Job:
         How to carry it out.
     watcher
         Who is told.
+    extend
+        Updates to add, or what tells them from the plan.  Unless they had been added before,
+        :attr:`plan` is then a longer one, which the caller writes down.
 
     Raises
     ------
     RunError
-        ``RunChanged``, ``NoValidCheckpoint``, ``InvalidRecord``, ``Io``.
+        ``RunChanged``, ``NoValidCheckpoint``, ``InvalidRecord``, ``ExtensionRefused``, ``Io``.
 
     Notes
     -----
@@ -81,6 +86,7 @@ class Job:
         dataset: TextDataset,
         options: JobOptions,
         watcher: Watcher,
+        extend: Added | None = None,
     ) -> None:
         self.directory = directory
         self.plan = plan
@@ -92,9 +98,11 @@ class Job:
         directory.sweep()
         self.folder.sweep()
         held = self._newest_valid()
+        if extend is not None:
+            self._extend(extend, held)
         initial = read_initial(directory.path, plan) if held is None else None
         self.session = open_session(
-            plan, self.epochs, held, options.micro_batch_size, initial=initial
+            self.plan, self.epochs, held, options.micro_batch_size, initial=initial
         )
         if held is None:
             self.history = history_start(plan.identity())
@@ -138,6 +146,24 @@ class Job:
                 problems=tuple(problems),
             )
         return None
+
+    def _extend(self, extend: Added, held: tuple[StateFile, StateFile] | None) -> None:
+        """Take the longer plan; after a kill the run may have it already."""
+        plan = self.plan
+        if not isinstance(extend, Extension):
+            extend = extend(plan)
+        finished = held is not None and held[0].step == plan.steps and self._summarized(held[0])
+        self.plan = extended_plan(plan, extend, finished=finished)
+        if self.plan is plan:
+            self._tell("the updates to add are in the plan already; none are added")
+
+    def _summarized(self, job: StateFile) -> bool:
+        """Has the run been concluded at this checkpoint?"""
+        try:
+            summary = self.directory.read_json("summary.json")
+        except RunError:
+            return False
+        return isinstance(summary, dict) and summary.get("history") == job.described["history"]
 
     def _log_sizes(self, job: StateFile) -> tuple[int, int]:
         """Bytes of both logs up to a checkpoint, whose last line must be the checkpoint's."""

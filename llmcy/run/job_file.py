@@ -291,6 +291,8 @@ def decode_state_file(data: bytes, path: Path, kind: str | None = None) -> State
         config = ModelConfig.from_dict(_floats(described["model"]))
     except (LlmcyError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise fail("model", str(error), error) from error
+    if config.n_layers > len(table):  # before every tensor of these layers is named
+        raise fail("model", f"{config.n_layers} layers, but {len(table)} tensors")
     tensors = _tensors(table, payload, config, described, fail)
     digests = described["tensors"]
     actual = _digests(tensors)

@@ -247,6 +247,8 @@ def _from_state_file(file: Path, data: bytes) -> LoadedModel:
 def _model_state(
     file: Path, config: ModelConfig, tensors: dict[str, NDArray[Any]]
 ) -> DecoderModelState:
+    if config.n_layers > len(tensors):  # before every tensor of these layers is named
+        raise _corrupt(file, f"{config.n_layers} layers, but {len(tensors)} tensors")
     wanted = list(config.parameter_shapes())
     if set(wanted) != set(tensors):
         odd = sorted(set(wanted) ^ set(tensors))[0]

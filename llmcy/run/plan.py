@@ -14,7 +14,7 @@ from llmcy.errors import LlmcyError, RunError
 from llmcy.optim import AdamWConfig, ParameterGroups
 from llmcy.run.canonical import first_difference, sha256_hex, with_float_bits
 from llmcy.run.options import JobOptions
-from llmcy.run.settings import TrainSettings
+from llmcy.run.settings import TrainSettings, make_schedule
 from llmcy.trainer import LearningRateSchedule, TrainerConfig
 
 __all__ = ["RunPlan"]
@@ -142,7 +142,9 @@ class RunPlan:
         if _steps_digest(self.validation_steps[:count]) != validation["steps_sha256"]:
             raise _changed("validation_steps", "those of the checkpoint", "other ones")
 
-    def extended(self, schedule: LearningRateSchedule, described: dict[str, Any]) -> RunPlan:
+    def extended(
+        self, schedule: LearningRateSchedule, described: dict[str, Any], eval_at: Sequence[int] = ()
+    ) -> RunPlan:
         """The same run with more updates at the end.
 
         Parameters
@@ -151,25 +153,65 @@ class RunPlan:
             Rates of the new updates.
         described
             How they were made, for the record.
+        eval_at
+            Steps of the run to measure at, all of them new.  Without any the cadence of the
+            settings goes on; a run whose steps were listed has none.  The last step is measured.
 
         Raises
         ------
         OptimizerError
             For a rate that AdamW's settings do not allow.
+        TrainerError
+            For steps to measure at that do not increase or are outside the new stretch.
         """
         for rate in schedule.rates():
             self.optimizer.with_learning_rate(rate)
         last = self.steps + schedule.steps()
-        every = self.settings.eval_every
-        first = (self.steps // every + 1) * every
-        measured = [*self.validation_steps, *range(first, last, every), last]
-        entry = {"after_step": self.steps, "steps": schedule.steps(), **described}
-        return replace(
+        measured = list(eval_at)
+        if not measured and not self.settings.eval_at:
+            every = self.settings.eval_every
+            measured = list(range((self.steps // every + 1) * every, last, every))
+        if not measured or measured[-1] != last:
+            measured.append(last)
+        entry = {
+            "after_step": self.steps,
+            "steps": schedule.steps(),
+            "eval_at": list(eval_at),
+            **described,
+        }
+        longer = replace(
             self,
             rates=(*self.rates, *schedule.rates()),
-            validation_steps=tuple(measured),
+            validation_steps=(*self.validation_steps, *measured),
             extensions=(*self.extensions, entry),
         )
+        longer.trainer_config(0)  # refuses steps that make no plan
+        return longer
+
+    def extended_to(self, last: int) -> int:
+        """The step after which the extension begins, or would begin, that ends at step ``last``."""
+        for entry in self.extensions:
+            if entry["after_step"] + entry["steps"] == last:
+                return int(entry["after_step"])
+        return self.steps
+
+    def until(self, after: int) -> RunPlan:
+        """The plan before the extension that begins after a step.
+
+        Raises
+        ------
+        KeyError
+            When none does.
+        """
+        for index, entry in enumerate(self.extensions):
+            if entry["after_step"] == after:
+                return replace(
+                    self,
+                    rates=self.rates[:after],
+                    validation_steps=tuple(s for s in self.validation_steps if s <= after),
+                    extensions=self.extensions[:index],
+                )
+        raise KeyError(after)
 
     # ------------------------------------------------------------------ config.json
     def to_dict(self) -> dict[str, Any]:
@@ -208,15 +250,16 @@ class RunPlan:
             plan = cls(
                 settings,
                 settings.model_config(vocab_size),
-                tuple(values["learning_rates"]),
-                tuple(values["validation_steps"]),
+                planned.schedule.rates(),
+                planned.validation_steps,
                 dict(values["data"]),
                 values["batches_per_epoch"],
                 JobOptions(**values["options"]),
-                tuple(values["extensions"]),
                 initial=_initial_record(values.get("initial")),
             )
-            plan.trainer_config(0)
+            for entry in values["extensions"]:
+                listed = values["learning_rates"][plan.steps :]
+                plan = plan.extended(*_extension(entry, listed))
         except (LlmcyError, KeyError, TypeError, ValueError) as error:
             raise RunError(
                 "RunChanged",
@@ -226,14 +269,7 @@ class RunPlan:
                 expected=None,
                 actual=str(error),
             ) from error
-        written = plan.to_dict() | {
-            "llmcy_version": values.get("llmcy_version"),
-            "learning_rates": [*planned.schedule.rates(), *plan.rates[planned.schedule.steps() :]],
-            "validation_steps": [
-                *planned.validation_steps,
-                *plan.validation_steps[len(planned.validation_steps) :],
-            ],
-        }
+        written = plan.to_dict() | {"llmcy_version": values.get("llmcy_version")}
         found = first_difference(with_float_bits(written), with_float_bits(values))
         if found is not None:
             raise _changed(*found)
@@ -246,6 +282,19 @@ def _initial_record(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict) or set(value) != set(INITIAL_FIELDS):
         raise ValueError(f"initial must have exactly {', '.join(INITIAL_FIELDS)}, got {value!r}")
     return value
+
+
+def _extension(
+    entry: dict[str, Any], listed: Sequence[float]
+) -> tuple[LearningRateSchedule, dict[str, Any], Sequence[int]]:
+    """What :meth:`RunPlan.extended` was called with, from its entry and the rates from there on."""
+    described = dict(entry)
+    steps, eval_at = described.pop("steps"), described.pop("eval_at")
+    del described["after_step"]
+    if described["schedule"] == "list":
+        return LearningRateSchedule(listed[:steps]), described, eval_at
+    formula = {name: value for name, value in described.items() if name != "schedule"}
+    return make_schedule(described["schedule"], steps, **formula), described, eval_at
 
 
 def _rates_digest(rates: Sequence[float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from llmcy._check import whole_number
 from llmcy.config import ModelConfig
 from llmcy.errors import ConfigError
 from llmcy.optim import AdamWConfig
@@ -41,8 +42,9 @@ class TrainSettings:
         Every rate of the schedule ``list``; their number is the number of updates.
     betas, eps, weight_decay, max_grad_norm
         AdamW and clipping; gains never decay.
-    eval_every, eval_batch_size
-        Updates between measurements of the losses; windows a measured batch.
+    eval_every, eval_at, eval_batch_size
+        Updates between measurements of the losses; the steps to measure at instead, ascending;
+        windows a measured batch.  Step 0 and the last one are measured anyhow.
     seed, shuffle_seed
         Of the initial values; of the order of windows.
     """
@@ -71,6 +73,7 @@ class TrainSettings:
     weight_decay: float = 0.1
     max_grad_norm: float = 1.0
     eval_every: int = 50
+    eval_at: tuple[int, ...] = ()
     eval_batch_size: int = 32
     seed: int = 1
     shuffle_seed: int = 2
@@ -161,7 +164,13 @@ class TrainSettings:
         )
         for scheduled in schedule.rates():
             optimizer.with_learning_rate(scheduled)  # the decay product of every rate
-        return TrainerConfig.every(schedule, self.eval_every, self.max_grad_norm)
+        if not self.eval_at:
+            return TrainerConfig.every(schedule, self.eval_every, self.max_grad_norm)
+        whole_number("eval_every", self.eval_every, 1)
+        measured = self.eval_at
+        if self.epochs and batches_per_epoch is None:  # how far the run goes is not known yet
+            measured = tuple(step for step in measured if step <= schedule.steps())
+        return TrainerConfig.at(schedule, measured, self.max_grad_norm)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainSettings:
@@ -181,17 +190,13 @@ class TrainSettings:
                 name=name,
                 value=values.get(name),
             )
-        given = dict(values)
-        given["betas"] = tuple(values["betas"])
-        given["learning_rates"] = tuple(values["learning_rates"])
-        return cls(**given)
+        listed = ("betas", "learning_rates", "eval_at")
+        return cls(**{**values, **{name: tuple(values[name]) for name in listed}})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         values = asdict(self)
-        values["betas"] = list(self.betas)
-        values["learning_rates"] = list(self.learning_rates)
-        return values
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def make_schedule(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,17 @@ from llmcy.errors import RunError
 from llmcy.run.checkpoints import CHECKPOINTS, SELECTED
 from llmcy.run.directory import RunDirectory
 from llmcy.run.initial import InitialModel, check_initial, write_initial
-from llmcy.run.job import Job, Watcher
+from llmcy.run.job import Added, Job, Watcher
 from llmcy.run.model_file import encode_selected
 from llmcy.run.options import JobOptions
 from llmcy.run.plan import RunPlan
 from llmcy.run.sessions import Epochs, make_epochs
 from llmcy.run.settings import TrainSettings
 from llmcy.run.store import read_dataset, write_dataset
-from llmcy.trainer import Best, LearningRateSchedule
+from llmcy.trainer import Best
 from llmcy.trainer.preflight import check_epochs
 
 __all__ = [
-    "Extension",
     "TrainSummary",
     "open_run",
     "read_run",
@@ -87,22 +86,6 @@ class TrainSummary:
             "fingerprint": self.fingerprint,
             "history": self.history,
         }
-
-
-@dataclass(frozen=True)
-class Extension:
-    """Updates to add at the end of a run.
-
-    Attributes
-    ----------
-    schedule
-        One rate an update.
-    described
-        How the rates were made, for the record; JSON values.
-    """
-
-    schedule: LearningRateSchedule
-    described: dict[str, Any]
 
 
 def never() -> bool:
@@ -180,9 +163,9 @@ def run_training(
 
 def resume_training(
     path: str | os.PathLike[str],
-    options: JobOptions | None = None,
+    options: JobOptions | Mapping[str, Any] | None = None,
     *,
-    extend: Extension | None = None,
+    extend: Added | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = never,
 ) -> TrainSummary:
@@ -193,9 +176,11 @@ def resume_training(
     path
         A run folder.
     options
-        How to carry it out; None does it as the run was begun.
+        How to carry it out; None does it as the run was begun, and a mapping says what is to be
+        another way than then.
     extend
-        Updates to add first.
+        Updates to add first, unless the run has them already; or a function of the plan that tells
+        them.
     watcher, stop
         As in :func:`run_training`.
 
@@ -203,16 +188,16 @@ def resume_training(
     ------
     RunError
         ``NotARun``, ``NotResumable``, ``RunChanged``, ``InvalidTokens``, ``NoValidCheckpoint``,
-        ``Locked``; while running as :func:`run_training`.
+        ``ExtensionRefused``, ``Locked``; while running as :func:`run_training`.
     """
     run = open_run(path)
     with run.locked():
         plan, dataset = read_run(run)
-        if extend is not None:
-            plan = plan.extended(extend.schedule, extend.described)
-        job = Job(run, plan, dataset, options or plan.options, watcher or Watcher())
-        if extend is not None:  # nothing speaks against it
-            run.write_json("config.json", plan.to_dict())
+        if not isinstance(options, JobOptions):
+            options = replace(plan.options, **(options or {}))
+        job = Job(run, plan, dataset, options, watcher or Watcher(), extend)
+        if job.plan is not plan:  # nothing speaks against it
+            run.write_json("config.json", job.plan.to_dict())
         return _carry_out(job, stop)
 
 

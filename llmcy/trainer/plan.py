@@ -100,6 +100,25 @@ class TrainerConfig:
         measured = range(0, final, whole_number("interval", interval, 1))
         return cls(schedule, [*measured, final], max_grad_norm, micro_batch_size=micro_batch_size)
 
+    @classmethod
+    def at(
+        cls,
+        schedule: LearningRateSchedule,
+        steps: Sequence[int],
+        max_grad_norm: float,
+        *,
+        micro_batch_size: int | None = None,
+    ) -> TrainerConfig:
+        """Measure at step 0, after the updates listed, and after the last update.
+
+        ``steps`` increase; they may have 0 and the last update or not.
+        """
+        final = schedule.steps()
+        measured = [*([] if steps and steps[0] == 0 else [0]), *steps]
+        if measured[-1] != final:
+            measured.append(final)
+        return cls(schedule, measured, max_grad_norm, micro_batch_size=micro_batch_size)
+
     @property
     def schedule(self) -> LearningRateSchedule:
         """One rate an update."""

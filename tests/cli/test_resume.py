@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,18 @@ TINY = (
     "--eval-every", 4, "--merges", 20, "--learning-rate", 0.01,
 )  # fmt: skip
 STOPPED, NOT_SAVED = 75, 74
+DYING_AT_STEP = """
+import os, sys
+from llmcy.run import job
+original = job.Job._record
+def record(self, done, seconds):
+    original(self, done, seconds)
+    if done.step == {step}:
+        os.kill(os.getpid(), {signal})
+job.Job._record = record
+from llmcy.cli.app import main
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +110,7 @@ def test_a_signal_saves_and_stops_with_a_status_of_its_own(
 
 def test_resuming_by_command_ends_in_the_same_run(text: Path, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code = f"""
-import os, sys
-from llmcy.run import job
-original = job.Job._record
-def record(self, done, seconds):
-    original(self, done, seconds)
-    if done.step == 7:
-        os.kill(os.getpid(), {int(signal.SIGKILL)})
-job.Job._record = record
-from llmcy.cli.app import main
-main()
-"""
+    code = DYING_AT_STEP.format(step=7, signal=int(signal.SIGKILL))
     arguments = ["train", text, *TINY, "--steps", 10, "--run", run, "--checkpoint-every", 3]
     killed = subprocess.run([sys.executable, "-c", code, *map(str, arguments)])
     assert killed.returncode == -signal.SIGKILL
@@ -161,8 +163,31 @@ def test_extending_by_command(whole: Path, text: Path, tmp_path: Path) -> None:
     steps = records(run / "steps.jsonl")
     assert [line["learning_rate"] for line in steps[14:]] == [0.001, 2.0**-10]
     assert json.loads((run / "config.json").read_text())["extensions"][1] == {
-        "after_step": 14, "steps": 2, "schedule": "list",
+        "after_step": 14, "steps": 2, "eval_at": [], "schedule": "list",
     }  # fmt: skip
+
+
+def test_extending_to_a_step_may_be_asked_for_again(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    command = ("resume", run, "--extend-to", 15, "--learning-rate", 0.004, "--eval-at", "11,12")
+    killed = subprocess.run(
+        [sys.executable, "-c", DYING_AT_STEP.format(step=13, signal=int(signal.SIGKILL))]
+        + [str(part) for part in command]
+    )
+    assert killed.returncode == -signal.SIGKILL
+    for _ in range(2):  # to its end, and once more
+        result = llmcy(*command)
+        assert result.returncode == 0, result.stderr
+        assert result.stderr == (
+            "warning: the updates to add are in the plan already; none are added\n"
+        )
+        steps = records(run / "steps.jsonl")
+        assert [line["learning_rate"] for line in steps[10:]] == [0.004] * 5
+        measured = [r["step"] for r in records(run / "evaluations.jsonl")]
+        assert measured == [0, 4, 8, 10, 11, 12, 15]
+    result = llmcy(*command[:-2], "--min-learning-rate", 0.001)
+    assert result.returncode == 1
+    assert "5 updates were added after step 10" in result.stderr
 
 
 def test_rates_and_epochs_of_a_new_run(text: Path, tmp_path: Path) -> None:
@@ -183,7 +208,21 @@ def test_rates_and_epochs_of_a_new_run(text: Path, tmp_path: Path) -> None:
 
 REFUSED = {
     "missing": (("missing",), "is not a run folder"),
-    "no rate": (("RUN", "--extend", 3), "--extend needs --learning-rate"),
+    "no rate": (("RUN", "--extend", 3), "--learning-rate: added updates need it"),
+    "no rate to a step": (("RUN", "--extend-to", 13), "--learning-rate: added updates need it"),
+    "a step that is planned": (
+        ("RUN", "--extend-to", 9, "--learning-rate", 0.1),
+        "--extend-to: the run is planned to step 10 already",
+    ),
+    "two ends": (
+        ("RUN", "--extend-to", 12, "--extend", 2, "--learning-rate", 0.1),
+        "takes the place of --extend",
+    ),
+    "steps to measure at": (("RUN", "--eval-at", "12"), "it goes with --extend"),
+    "no added step": (
+        ("RUN", "--extend", 3, "--learning-rate", 0.1, "--eval-at", "10"),
+        "validation steps must increase, got 10 after 10",
+    ),
     "rate without steps": (("RUN", "--learning-rate", 0.1), "it must be at least 1"),
     "fewer": (("RUN", "--extend", -1, "--learning-rate", 0.1), "it must be at least 1"),
     "zero rate": (

@@ -102,6 +102,27 @@ def test_the_run_folder_tells_the_whole_run(text: Path, tmp_path: Path) -> None:
     assert loaded.model.n_parameters == summary["parameters"]
 
 
+def test_losses_are_measured_at_the_steps_listed(text: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = llmcy("train", text, *TINY, "--eval-at", "1, 2,5", "--run", run)
+    assert result.returncode == 0, result.stderr
+    lines = (run / "evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 5, 6]
+    config = json.loads((run / "config.json").read_text())
+    assert config["settings"]["eval_at"] == [1, 2, 5]
+    assert config["validation_steps"] == [0, 1, 2, 5, 6]
+    epochs = ("--epochs", 1, "--steps", 1, "--batch-size", 32, "--eval-at", "2")
+    result = llmcy("train", text, *TINY, *epochs, "--run", tmp_path / "epochs")  # further than 1
+    assert result.returncode == 0, result.stderr
+    config = json.loads((tmp_path / "epochs" / "config.json").read_text())
+    assert config["validation_steps"] == [0, 2, config["batches_per_epoch"]]
+    for wrong in ("", "1,", "1;2", "-1", "1.5"):
+        result = llmcy("train", text, *TINY, "--eval-at", wrong, "--run", tmp_path / "wrong")
+        assert result.returncode == 2
+        assert "expected whole numbers as 3,7,20" in result.stderr
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_a_float64_run_leaves_a_version_1_checkpoint(text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert llmcy("train", text, *TINY, "--dtype", "float64", "--run", run).returncode == 0
@@ -138,6 +159,8 @@ REFUSED = {
     "odd head": (("--n-heads", 16), "head width d_model / n_heads must be even"),
     "zero rate": (("--learning-rate", 0), "learning_rate must be finite and > 0, got 0.0"),
     "no steps": (("--steps", 0), "needs at least one rate"),
+    "measured later": (("--eval-at", "2,9"), "validation step 9 is beyond the last update, 6"),
+    "measured twice": (("--eval-at", "2,2"), "validation steps must increase, got 2 after 2"),
     "ceiling": (("--max-grad-norm", 0), "max_grad_norm must be finite and > 0, got 0.0"),
     "context": (("--context-length", 4000), "needs 4001 tokens, the longest document has"),
     "fractions": (

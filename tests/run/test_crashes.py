@@ -25,7 +25,7 @@ TEXT = tiny.dataset()
 
 
 def settings(dtype="float32"):
-    return replace(tiny.settings(dtype), epochs=0, steps=STEPS, eval_every=3)
+    return replace(tiny.settings(dtype), epochs=0, steps=STEPS, eval_at=(3,))
 
 
 def train(run, dtype="float32"):

@@ -21,7 +21,7 @@ TEXT = tiny.dataset()
 
 
 def settings(**changes):
-    return replace(tiny.settings("float32"), epochs=0, steps=9, eval_every=4, **changes)
+    return replace(tiny.settings("float32"), epochs=0, steps=9, eval_at=(4, 8), **changes)
 
 
 @pytest.fixture(scope="module")

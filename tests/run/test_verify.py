@@ -12,7 +12,8 @@ import pytest
 
 from llmcy.data import BatchDocument, SplitRule, prepare_dataset, read_sources
 from llmcy.errors import RunError
-from llmcy.run import Extension, JobOptions, make_schedule, resume_training, run_training
+from llmcy.optim import LearningRateSchedule
+from llmcy.run import Extension, JobOptions, resume_training, run_training
 from llmcy.run.settings import TrainSettings
 from llmcy.run.stored_state import read_stored_state
 from llmcy.run.verify import Request, parse_replay, verify_run
@@ -126,10 +127,7 @@ def test_an_unfinished_run(tmp_path):
 
 
 def test_an_extended_run(run):
-    schedule = make_schedule(
-        "constant", 6, learning_rate=0.05, min_learning_rate=0.05, warmup_steps=0, decay_steps=0
-    )
-    resume_training(run, extend=Extension(schedule, {"schedule": "constant"}))
+    resume_training(run, extend=Extension(LearningRateSchedule.constant(0.05, 6)))
     found = verify_run(run, ALL)
     assert found.exit_code == 0, "\n".join(found.lines())
     assert any("replay of steps 0..30" in line for line in found.proved)
@@ -218,7 +216,7 @@ def test_the_exported_model(run, name):
     ],
 )
 def test_one_number_of_a_record(run, log, field):
-    step = 7
+    step = 8
     old = next(r for r in lines(run / log) if r["step"] == step)[field]
     new = float(np.nextafter(old, 9.0))
     edited_record(run, log, step, **{field: new})
@@ -376,7 +374,7 @@ def from_texts(tmp_path_factory):
         (texts / f"{number:02}.txt").write_text(" ".join(rng.choices(tiny.WORDS, k=24)))
     rule = SplitRule(validation=0.25, test=0.1)
     dataset = prepare_dataset(read_sources([texts]), rule, 30)
-    settings = replace(tiny.settings("float32"), epochs=0, steps=2)
+    settings = replace(tiny.settings("float32"), epochs=0, steps=2, eval_at=())
     run_training(dataset, settings, folder / "run", tiny.OPTIONS)
     return folder / "run", texts
 
@@ -409,7 +407,7 @@ def test_tokens_that_do_not_come_from_the_documents(from_texts, tmp_path):
     train = list(stored.documents.train)
     train[1] = BatchDocument(victim.id, victim.partition, ids)
     documents = replace(stored.documents, train=tuple(train))
-    settings = replace(tiny.settings("float32"), epochs=0, steps=2)
+    settings = replace(tiny.settings("float32"), epochs=0, steps=2, eval_at=())
     for name, forged, word in (
         ("tokens", replace(stored, documents=documents), victim.id),
         ("rules", other, "rule 29"),

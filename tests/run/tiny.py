@@ -1,13 +1,17 @@
 """A small training run that has everything: two epochs, a short last batch, uneven measurements."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llmcy.data import SplitRule, TextDataset, TextDocument, TextSource, prepare_dataset
+from llmcy.errors import RunError
 from llmcy.rng import SplitMix64
-from llmcy.run import JobOptions, TrainSettings
+from llmcy.run import JobOptions, TrainSettings, run_training
 
 WORDS = "the cat dog sees a tree and runs over green hills while rain falls".split()  # noqa: SIM905
 
@@ -22,7 +26,7 @@ SETTINGS = TrainSettings(
     learning_rate=0.6,
     warmup_steps=3,
     schedule="inverse-sqrt",
-    eval_every=7,
+    eval_at=(7, 8, 21),
     eval_batch_size=8,
     seed=3,
     shuffle_seed=4,
@@ -64,3 +68,18 @@ def outcome(run: Path) -> dict[str, Any]:
         ],
         **{n: (run / n).read_bytes() for n in names if (run / n).exists()},
     }
+
+
+def stop_after(*steps: int) -> Callable[[], bool]:
+    """Says stop after the steps given, counted by the calls."""
+    calls = iter(range(STEPS + 1))
+    return lambda: next(calls) in steps
+
+
+def stopped(
+    text: TextDataset, dtype: str, path: Path, step: int, options: JobOptions = OPTIONS
+) -> Path:
+    with pytest.raises(RunError) as caught:
+        run_training(text, settings(dtype), path, options, stop=stop_after(step))
+    assert (caught.value.kind, caught.value.step) == ("Stopped", step)
+    return path
