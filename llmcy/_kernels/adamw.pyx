@@ -33,7 +33,6 @@ from llmcy._kernels.types cimport IS_F32, is_finite, is_finite_real, real, sqrt
 cnp.import_array()
 
 cdef enum:
-    BLOCK = 256
     STAGES = 10
 
 STAGE_NAMES = (
@@ -60,10 +59,15 @@ cdef extern from "llmcy_magnitude.h" nogil:
 cdef double ENORMOUS = 1e300                        # far enough from overflow for any rounding
 cdef double ENORMOUS_STORED = 1e38 if IS_F32 else 1e300
 
-cdef struct Rule:
-    double beta1, beta2, one_minus_beta1, one_minus_beta2
-    double c1, c2, lr, eps, decay
-    double divisor, multiplier
+cdef extern from "llmcy_adamw.h" nogil:
+    ctypedef struct Rule "llmcy_adamw_rule":
+        double beta1, beta2, one_minus_beta1, one_minus_beta2
+        double c1, c2, lr, eps, decay
+        double divisor, multiplier
+    bint update_loop "llmcy_adamw_update"(
+        const Rule* rule, const real* param, const real* grad, const real* first,
+        const real* second, real* new_param, real* new_first, real* new_second, Py_ssize_t n,
+    )
 
 cdef struct Job:
     const real* param
@@ -93,67 +97,12 @@ cdef inline void stages(
     s[9] = (p - s[7]) - s[8]
 
 
-cdef inline int any_bad(const double* x, Py_ssize_t n) noexcept nogil:
-    cdef int bad = 0
-    cdef Py_ssize_t i
-    for i in range(n):
-        bad |= not is_finite(x[i])
-    return bad
-
-
-cdef inline int store(const double* x, real* out, Py_ssize_t n) noexcept nogil:
-    """Round to the type of `out`; whether a result is not finite."""
-    cdef int bad = 0
-    cdef Py_ssize_t i
-    for i in range(n):
-        out[i] = <real>x[i]
-        bad |= not is_finite_real(<real>x[i])
-    return bad
-
-
 cdef void _update(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
-    # Results wait in arrays of this function: the compiler knows that nothing else points there,
-    # and makes vector code of the long loop.
     cdef Job* job = <Job*>ctx
-    cdef Rule rule = job.rule
-    cdef double g[BLOCK]
-    cdef double m[BLOCK]
-    cdef double v[BLOCK]
-    cdef double vh[BLOCK]
-    cdef double p[BLOCK]
-    cdef double w, a
-    cdef const real* param
-    cdef const real* grad
-    cdef const real* first
-    cdef const real* second
-    cdef Py_ssize_t start, n, i
-    cdef int bad = 0
-    for start from lo <= start < hi by BLOCK:
-        n = min(hi - start, BLOCK)
-        param = job.param + start
-        grad = job.grad + start
-        first = job.first + start
-        second = job.second + start
-        if rule.divisor == 1.0:         # the quotient is the gradient
-            for i in range(n):
-                g[i] = <double>grad[i] * rule.multiplier
-        else:
-            for i in range(n):
-                g[i] = (<double>grad[i] / rule.divisor) * rule.multiplier
-        for i in range(n):
-            m[i] = rule.beta1 * <double>first[i] + rule.one_minus_beta1 * g[i]
-            v[i] = rule.beta2 * <double>second[i] + rule.one_minus_beta2 * (g[i] * g[i])
-            vh[i] = v[i] / rule.c2
-            w = <double>param[i]
-            a = rule.lr * ((m[i] / rule.c1) / (sqrt(vh[i]) + rule.eps))
-            p[i] = (w - a) - rule.decay * w
-        # A line that is not finite shows in one of these four: all others reach p' or v', except
-        # that an infinite vh would hide in a direction of zero.
-        bad |= any_bad(vh, n)
-        bad |= store(m, job.new_first + start, n)
-        bad |= store(v, job.new_second + start, n)
-        bad |= store(p, job.new_param + start, n)
-    if bad:
+    if update_loop(
+        &job.rule, job.param + lo, job.grad + lo, job.first + lo, job.second + lo,
+        job.new_param + lo, job.new_first + lo, job.new_second + lo, hi - lo,
+    ):
         job.bad = 1
 
 
