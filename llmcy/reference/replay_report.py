@@ -21,7 +21,7 @@ from llmcy.checkpoint.layout import (
 from llmcy.checksum import fingerprint, fnv1a64
 from llmcy.errors import CheckpointError
 from llmcy.reference.replay import Branch, component_update, logits_of
-from llmcy.reference.text import record
+from llmcy.reference.text import hexadecimal, record
 from llmcy.reference.training import optimizer_bits
 from llmcy.rng import SplitMix64
 from llmcy.state import SelectedTrainingState
@@ -257,7 +257,7 @@ def replay_report(measured: MeasuredReplay) -> str:
             parameter_tensors=len(parameters),
             parameter_scalars=model.scalar_count(),
             sampling_rng="splitmix64" if rng_version == RNG_ALGORITHM_VERSION else "unknown",
-            sampling_rng_state=_hex(stored.sampling_rng_state()),
+            sampling_rng_state=hexadecimal(stored.sampling_rng_state()),
         ),
         record(
             "roundtrip",
@@ -266,7 +266,7 @@ def replay_report(measured: MeasuredReplay) -> str:
             logits_bits_identical=measured.logits_bits_identical,
             logits_fingerprint=measured.logits_label,
             sampling_rng_next_identical=measured.next_draw_identical,
-            sampling_rng_next=_hex(measured.next_draw),
+            sampling_rng_next=hexadecimal(measured.next_draw),
         ),
         record(
             "component_replay",
@@ -291,7 +291,7 @@ def replay_report(measured: MeasuredReplay) -> str:
         record(
             "atomic",
             replaced_complete_file=measured.replaced_complete_file,
-            loaded_sampling_rng_state=_hex(measured.replaced_rng_state),
+            loaded_sampling_rng_state=hexadecimal(measured.replaced_rng_state),
             temporary_files=measured.temporary_files,
             unix_same_directory=os.name == "posix",
         ),
@@ -304,7 +304,7 @@ def replay_report(measured: MeasuredReplay) -> str:
             tokenizer_records=len(tokens),
             optimizer_moment_records=moments,
             checkpoint_file_bytes=len(data),
-            sampling_rng_state=_hex(stored.sampling_rng_state()),
+            sampling_rng_state=hexadecimal(stored.sampling_rng_state()),
         ),
         "next=choose-a-token-from-the-loaded-state",
     ]
@@ -318,7 +318,3 @@ def _described(row: Descriptor) -> str:
 
 def _ids(token_ids: tuple[int, ...]) -> str:
     return ",".join(str(token_id) for token_id in token_ids)
-
-
-def _hex(value: int) -> str:
-    return f"0x{value:016x}"

@@ -13,6 +13,7 @@ from llmcy import _kernels
 from llmcy._threads import num_threads, set_num_threads
 from llmcy.reference import expected
 from llmcy.reference.fixtures import PUBLISHED, wide
+from llmcy.reference.inference import measure_inference
 from llmcy.reference.replay_report import MeasuredReplay, measure_replay, replay_report
 from llmcy.reference.report import training_report
 from llmcy.reference.text import float_bits, record
@@ -154,6 +155,7 @@ def run_selftest() -> Iterator[tuple[str, bool]]:
 def _one_combination(isa: str, n_threads: int, published: Published) -> Iterator[tuple[str, bool]]:
     where = f"{isa}, {n_threads} threads"
     problems = compare(published)
+    problems += measure_inference(published.training, published.replay.encoded.bytes).problems()
     lines = []
     for key, dtype, wanted in (
         ("odd_sized", "float64", expected.ODD_SIZED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-__all__ = ["decimal6", "float_bits", "record", "spelled"]
+__all__ = ["decimal6", "decimals", "float_bits", "hexadecimal", "listed", "record", "spelled"]
 
 Value = bool | int | float | str
 
@@ -20,6 +20,21 @@ def spelled(value: Value) -> str:
 def decimal6(value: float) -> str:
     """A float with six decimals."""
     return f"{value:.6f}"
+
+
+def decimals(values: Iterable[float], digits: int) -> str:
+    """``[0.500000,1.000000]``; a negative zero is printed as 0."""
+    return listed(f"{value + 0.0:.{digits}f}" for value in values)
+
+
+def listed(values: Iterable[object]) -> str:
+    """``[1,2,3]``."""
+    return "[" + ",".join(str(value) for value in values) + "]"
+
+
+def hexadecimal(value: int) -> str:
+    """A 64-bit word as ``0x`` and 16 digits."""
+    return f"0x{value:016x}"
 
 
 def record(key: str, **fields: Value) -> str:

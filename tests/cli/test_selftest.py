@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from llmcy import available_isas, isa
 from llmcy.cli.selftest import selftest
-from llmcy.reference import expected
+from llmcy.reference import expected, expected_inference
 
 FIRST_REPORT = expected.TRAINING_REPORT.splitlines()
 SECOND_REPORT = expected.REPLAY_REPORT.splitlines()
@@ -137,3 +137,21 @@ def test_the_trace_of_a_run_that_differs_gives_status_1(monkeypatch: pytest.Monk
     done = CliRunner().invoke(selftest, ["--trace"])
     assert done.exit_code == 1
     assert "problem: trace: + CHECKPOINT|step=8|" in done.output
+
+
+def test_the_reports_of_inference() -> None:
+    done = CliRunner().invoke(selftest, ["--inference"])
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        *expected_inference.EVALUATION_REPORT.splitlines(),
+        *expected_inference.SAMPLING_REPORT.splitlines(),
+        *expected_inference.CACHE_REPORT.splitlines(),
+    ]
+
+
+def test_a_difference_in_inference_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = expected_inference.SAMPLING_REPORT.replace("draws:8", "draws:9")
+    monkeypatch.setattr(expected_inference, "SAMPLING_REPORT", other)
+    done = CliRunner().invoke(selftest, ["--inference"])
+    assert done.exit_code == 1
+    assert "problem: sampling report: - sample=seed:36" in done.output
