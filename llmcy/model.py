@@ -168,13 +168,19 @@ class Decoder(Module):
         AutodiffError
             ``NonFiniteValue`` naming the operation that overflowed.
         """
-        x = self.token_embedding(self._checked_inputs(inputs))
-        for block in self.blocks:
-            x = block(x)
-        head = self.token_embedding if self.output_head is None else self.output_head
-        return head.logits(self.final_norm(x))
+        return self._head().logits(self._hidden(self._checked_inputs(inputs)))
 
     __call__ = forward
+
+    def _hidden(self, ids: NDArray[np.int64]) -> Tensor:
+        """What the head scores, shape (B, T, D)."""
+        x = self.token_embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.final_norm(x)
+
+    def _head(self) -> OutputHead:
+        return self.token_embedding if self.output_head is None else self.output_head
 
     def loss(
         self,
@@ -200,6 +206,11 @@ class Decoder(Module):
         ------
         ModelError
             As :meth:`forward`; ``TargetShapeMismatch``.
+
+        Notes
+        -----
+        Where logits are many, they exist for some rows of the batch at a time
+        (:func:`llmcy.ops.linear_cross_entropy`).  A subclass's own :meth:`forward` is called.
         """
         ids = self._checked_inputs(inputs)
         wanted = as_ids("targets", targets)
@@ -211,7 +222,9 @@ class Decoder(Module):
                 actual=wanted.shape,
             )
         self._check_tokens("targets", wanted)
-        return ops.cross_entropy(self.forward(ids), wanted, n_total, row_losses=row_losses)
+        if getattr(self.forward, "__func__", None) is not _FORWARD:
+            return ops.cross_entropy(self.forward(ids), wanted, n_total, row_losses=row_losses)
+        return self._head().loss(self._hidden(ids), wanted, n_total, row_losses=row_losses)
 
     def _checked_inputs(self, inputs: ArrayLike) -> NDArray[np.int64]:
         ids = as_ids("inputs", inputs)
@@ -248,6 +261,9 @@ class Decoder(Module):
             token_id=int(flat[index]),
             vocab_size=vocab_size,
         )
+
+
+_FORWARD = Decoder.forward
 
 
 def _check_dtype(name: str, dtype: np.dtype[Any], config: ModelConfig) -> None:

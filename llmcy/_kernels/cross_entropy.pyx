@@ -12,6 +12,10 @@ of ((M - x[c]) / N) + (log1p(tail) / N), and where M - x[c] itself overflows, of
 the gradient is of the build's own (contract for float32, rule 6).
 
 A thread owns whole rows; the fold over rows is one chain.
+
+Where the logits are a block of a larger batch that is not kept, `cross_entropy_block` looks for NaN
+and infinity, takes the losses and writes the gradient over the logits, eight rows at a time;
+`mean_loss` then takes the mean of all blocks.
 """
 
 cimport numpy as cnp
@@ -20,9 +24,12 @@ from llmcy._kernels.cr_math cimport cr_log1p
 from llmcy._kernels.order cimport ROWS, row_grain
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.softmax_rows cimport exponential_rows
-from llmcy._kernels.types cimport i64, is_finite, real
+from llmcy._kernels.types cimport i64, is_finite, is_finite_real, real
 
 cnp.import_array()
+
+cdef extern from "llmcy_search.h" nogil:
+    bint any_non_finite "llmcy_any_non_finite"(const real* x, Py_ssize_t n)
 
 cdef struct Job:
     const real* logits
@@ -31,9 +38,30 @@ cdef struct Job:
     double* losses
     double* log_tails
     double* tops
-    real* d_logits
+    double* wanted      # logits of the targets
+    real* d_logits      # may be `logits` itself in a block
     Py_ssize_t V
     real r
+    int bad             # of a block: set, never cleared, by a thread that meets a NaN or infinity
+
+
+cdef inline void row_loss(Job* job, Py_ssize_t row, real top, real wanted, double tail) noexcept nogil:
+    """The loss of a row, and its parts, which the fallback of the mean needs."""
+    job.tops[row] = <double>top
+    job.wanted[row] = <double>wanted
+    job.log_tails[row] = cr_log1p(tail)
+    job.losses[row] = (job.tops[row] - job.wanted[row]) + job.log_tails[row]
+
+
+cdef inline void gradient_of_row(
+    const real* e, Py_ssize_t target, Py_ssize_t V, real total, real r, real* out
+) noexcept nogil:
+    """From the exponentials and 1 + tail; `out` may be `e`."""
+    cdef real at_target = e[target] / total
+    cdef Py_ssize_t v
+    for v in range(V):
+        out[v] = <real>0 + (e[v] / total) * r
+    out[target] = <real>0 + (at_target - <real>1) * r
 
 
 cdef void _losses(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
@@ -52,11 +80,7 @@ cdef void _losses(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexce
             e = job.p + row * V
         exponential_rows(x, rows, V, e, tops, tails)
         for r in range(rows):
-            job.tops[row + r] = <double>tops[r]
-            job.log_tails[row + r] = cr_log1p(tails[r])
-            job.losses[row + r] = (
-                <double>tops[r] - <double>x[r * V + job.targets[row + r]]
-            ) + job.log_tails[row + r]
+            row_loss(job, row + r, tops[r], x[r * V + job.targets[row + r]], tails[r])
             if job.p != NULL:
                 total = <real>(1.0 + tails[r])
                 for v in range(r * V, r * V + V):
@@ -69,7 +93,7 @@ cdef void _gradient(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noex
     cdef real r_scale = job.r
     cdef real tops[ROWS]
     cdef double tails[ROWS]
-    cdef real total, at_target
+    cdef real at_target
     cdef real* out
     cdef const real* p
     cdef Py_ssize_t row, r, rows, v
@@ -80,24 +104,48 @@ cdef void _gradient(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noex
             exponential_rows(job.logits + row * V, rows, V, out, tops, tails)
         for r in range(rows):
             if job.p == NULL:
-                total = <real>(1.0 + tails[r])
-                at_target = out[job.targets[row + r]] / total
-                for v in range(V):
-                    out[v] = <real>0 + (out[v] / total) * r_scale
+                gradient_of_row(
+                    out, job.targets[row + r], V, <real>(1.0 + tails[r]), r_scale, out
+                )
             else:
                 p = job.p + (row + r) * V               # may be `out` itself
                 at_target = p[job.targets[row + r]]
                 for v in range(V):
                     out[v] = <real>0 + p[v] * r_scale
-            out[job.targets[row + r]] = <real>0 + (at_target - <real>1) * r_scale
+                out[job.targets[row + r]] = <real>0 + (at_target - <real>1) * r_scale
             out += V
 
 
+cdef void _block(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Job* job = <Job*>ctx
+    cdef Py_ssize_t V = job.V
+    cdef real tops[ROWS]
+    cdef double tails[ROWS]
+    cdef real* e = <real*>scratch
+    cdef const real* x
+    cdef Py_ssize_t row, r, rows, target
+    for row from lo <= row < hi by ROWS:
+        rows = min(hi - row, ROWS)
+        x = job.logits + row * V
+        if any_non_finite(x, rows * V):
+            job.bad = 1
+            return
+        exponential_rows(x, rows, V, e, tops, tails)
+        for r in range(rows):
+            target = job.targets[row + r]
+            row_loss(job, row + r, tops[r], x[r * V + target], tails[r])
+            if job.d_logits != NULL:
+                gradient_of_row(
+                    e + r * V, target, V, <real>(1.0 + tails[r]), job.r,
+                    job.d_logits + (row + r) * V,
+                )
+
+
 cdef double _mean(
-    const real* logits, const i64* targets, const double* losses, const double* log_tails,
-    const double* tops, Py_ssize_t N, Py_ssize_t V,
+    const double* losses, const double* log_tails, const double* tops, const double* wanted,
+    Py_ssize_t N,
 ) noexcept nogil:
-    cdef double n = <double>N, total = 0.0, target, below
+    cdef double n = <double>N, total = 0.0, below
     cdef Py_ssize_t i
     cdef bint finite = True
     for i in range(N):
@@ -107,41 +155,89 @@ cdef double _mean(
         return 0.0 + total / n
     total = 0.0
     for i in range(N):
-        target = <double>logits[i * V + targets[i]]
-        below = tops[i] - target
-        below = below / n if is_finite(below) else (tops[i] / n) - (target / n)
+        below = tops[i] - wanted[i]
+        below = below / n if is_finite(below) else (tops[i] / n) - (wanted[i] / n)
         total = total + (below + log_tails[i] / n)
     return 0.0 + total
 
 
+cdef Job _job(
+    cnp.ndarray logits, cnp.ndarray targets, cnp.ndarray losses, cnp.ndarray parts,
+    Py_ssize_t first,
+):
+    """`losses` and `parts` are those of all rows, of which `logits` are some from `first` on."""
+    cdef Job job
+    cdef Py_ssize_t N = cnp.PyArray_SIZE(losses)
+    cdef double* part = <double*>cnp.PyArray_DATA(parts) + first
+    job.logits = <const real*>cnp.PyArray_DATA(logits)
+    job.targets = <const i64*>cnp.PyArray_DATA(targets) + first
+    job.losses = <double*>cnp.PyArray_DATA(losses) + first
+    job.log_tails, job.tops, job.wanted = part, part + N, part + 2 * N
+    job.p, job.d_logits = NULL, NULL
+    job.V = cnp.PyArray_DIM(logits, cnp.PyArray_NDIM(logits) - 1)
+    job.r, job.bad = 0, 0
+    return job
+
+
 def cross_entropy(
     cnp.ndarray logits, cnp.ndarray targets,                            # IN
-    cnp.ndarray losses, cnp.ndarray log_tails, cnp.ndarray tops,        # OUT, (N,) float64
+    cnp.ndarray losses, cnp.ndarray parts,                              # OUT, (N,), (3, N) float64
     cnp.ndarray mean,                                                   # OUT, () float64
     object p,                                                           # OUT or None
     int n_threads,
 ):
     """The mean, and the row losses with their parts."""
-    cdef Job job
+    cdef Job job = _job(logits, targets, losses, parts, 0)
     cdef Py_ssize_t N = cnp.PyArray_SIZE(targets)
     cdef double* out = <double*>cnp.PyArray_DATA(mean)
     cdef int status
-    job.logits = <const real*>cnp.PyArray_DATA(logits)
-    job.targets = <const i64*>cnp.PyArray_DATA(targets)
-    job.losses = <double*>cnp.PyArray_DATA(losses)
-    job.log_tails = <double*>cnp.PyArray_DATA(log_tails)
-    job.tops = <double*>cnp.PyArray_DATA(tops)
     job.p = <real*>cnp.PyArray_DATA(<cnp.ndarray>p) if p is not None else NULL
-    job.V = cnp.PyArray_DIM(logits, cnp.PyArray_NDIM(logits) - 1)
     with nogil:
         status = parallel_for(
             _losses, &job, N, row_grain(8 * job.V), ROWS * job.V * sizeof(real), n_threads
         )
-        out[0] = _mean(
-            job.logits, job.targets, job.losses, job.log_tails, job.tops, N, job.V
-        )
+        out[0] = _mean(job.losses, job.log_tails, job.tops, job.wanted, N)
     if status != 0:
         raise MemoryError("scratch memory of cross_entropy")
+
+
+def cross_entropy_block(
+    cnp.ndarray logits,                                                 # IN, OUT with gradient
+    cnp.ndarray targets, Py_ssize_t first,                              # IN
+    cnp.ndarray losses, cnp.ndarray parts,                              # OUT, (N,), (3, N) float64
+    double r, bint gradient, int n_threads,                             # IN; r finite as a real
+) -> int:
+    """Some of N rows from `first` on: losses, parts of losses, and the gradient over the logits.
+
+    `targets`, `losses` and `parts` are those of all rows.  Gives the flat index of the first logit
+    that is no finite number, or -1; after such a find the results are arbitrary.
+    """
+    cdef Job job = _job(logits, targets, losses, parts, first)
+    cdef Py_ssize_t V = job.V, size = cnp.PyArray_SIZE(logits), i, found = -1
+    cdef int status
+    job.r = <real>r
+    if gradient:
+        job.d_logits = <real*>cnp.PyArray_DATA(logits)
+    with nogil:
+        status = parallel_for(
+            _block, &job, size // V, row_grain(8 * V), ROWS * V * sizeof(real), n_threads
+        )
+        if job.bad:  # gradients already written over finite logits are finite themselves
+            for i in range(size):
+                if not is_finite_real(job.logits[i]):
+                    found = i
+                    break
+    if status != 0:
+        raise MemoryError("scratch memory of cross_entropy")
+    return found
+
+
+def mean_loss(cnp.ndarray losses, cnp.ndarray parts, cnp.ndarray mean):  # IN, IN, OUT () float64
+    cdef double* out = <double*>cnp.PyArray_DATA(mean)
+    cdef const double* part = <const double*>cnp.PyArray_DATA(parts)
+    cdef Py_ssize_t N = cnp.PyArray_SIZE(losses)
+    with nogil:
+        out[0] = _mean(<const double*>cnp.PyArray_DATA(losses), part, part + N, part + 2 * N, N)
 
 
 def cross_entropy_backward(

@@ -41,6 +41,7 @@ from llmcy.kernels.elementwise import (
 )
 from llmcy.kernels.embedding import embedding, embedding_backward
 from llmcy.kernels.grad_norm import GradNorm, grad_norm
+from llmcy.kernels.linear_cross_entropy import linear_cross_entropy
 from llmcy.kernels.matmul import matmul, matmul_d_weight
 from llmcy.kernels.memory import empty, empty_like, release_memory, zeros
 from llmcy.kernels.recording import RecordedCalls, Recording
@@ -95,6 +96,7 @@ __all__ = [
     "exp",
     "first_non_finite",
     "grad_norm",
+    "linear_cross_entropy",
     "log",
     "log1p",
     "log_softmax",

@@ -35,9 +35,9 @@ def _run(
     probabilities: Array | None,
     n_threads: int | None,
 ) -> None:
-    log_tails, tops = (empty(losses.shape, check.FLOAT64) for _ in range(2))
+    parts = empty((3, losses.size), check.FLOAT64)
     for_dtype(logits.dtype).cross_entropy.cross_entropy(
-        logits, targets, losses, log_tails, tops, mean, probabilities, resolve_threads(n_threads)
+        logits, targets, losses, parts, mean, probabilities, resolve_threads(n_threads)
     )
 
 

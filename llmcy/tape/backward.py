@@ -42,12 +42,15 @@ class BackwardPass:
         """Does this operand get a gradient?"""
         return operand._requires_grad
 
-    def give(self, operand: Tensor, contribution: Array) -> None:
+    def give(self, operand: Tensor, contribution: Array, *, op: str | None = None) -> None:
         """Send a whole contribution.
 
         ``contribution`` is a new array without -0 of the operand's shape and dtype, that the
-        rule gives away.
+        rule gives away.  ``op`` is the operation to name in messages, where one rule stands for
+        several operations.
         """
+        if op is not None:
+            self._op = op
         if operand._requires_grad:
             check_finite(self._op, contribution, "NonFiniteGradient")
             self._receive(operand, contribution)
@@ -113,16 +116,22 @@ class BackwardPass:
             is new: filled with +0 if ``zeros``, else arbitrary.  Finish with :meth:`folded`.
         """
         array = operand._value.array
-        if self._carry is not None and operand._node is None and operand._requires_grad:
-            use = self._uses.get(operand, 0)
-            carried = self._carry._accumulator(operand, use)
-            if carried is not None:
-                return carried, True
+        carried = self.carried(operand)
+        if carried is not None:
+            return carried, True
         make = kernels.zeros if zeros else kernels.empty
         return make(array.shape, array.dtype), False
 
-    def folded(self, operand: Tensor, fold: Array) -> None:
-        """Hand the accumulator of :meth:`fold` back, finished for this pass."""
+    def carried(self, operand: Tensor) -> Array | None:
+        """The accumulator of :meth:`fold` if an earlier piece of the batch has left one."""
+        if self._carry is None or operand._node is not None or not operand._requires_grad:
+            return None
+        return self._carry._accumulator(operand, self._uses.get(operand, 0))
+
+    def folded(self, operand: Tensor, fold: Array, *, op: str | None = None) -> None:
+        """Hand the accumulator of :meth:`fold` back, finished for this pass; ``op`` as above."""
+        if op is not None:
+            self._op = op
         if not operand._requires_grad:
             return
         check_finite(self._op, fold, "NonFiniteGradient")

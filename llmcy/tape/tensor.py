@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -328,11 +328,17 @@ def check_finite(op: str, array: Array, kind: str = "NonFiniteValue") -> None:
     """Refuse an array with a NaN or an infinity, naming the operation and the first place."""
     index = kernels.first_non_finite(array)
     if index >= 0:
-        value = float(array.reshape(-1)[index])
-        what = "its result" if kind == "NonFiniteValue" else "a gradient"
-        raise AutodiffError(
-            kind, f"{op}: {what} is {value} at flat index {index}", op=op, index=index, value=value
-        )
+        fail_non_finite(op, index, float(array.reshape(-1)[index]), kind)
+
+
+def fail_non_finite(
+    op: str, index: int, value: float, kind: str = "NonFiniteValue"
+) -> NoReturn:
+    """Raise what :func:`check_finite` does."""
+    what = "its result" if kind == "NonFiniteValue" else "a gradient"
+    raise AutodiffError(
+        kind, f"{op}: {what} is {value} at flat index {index}", op=op, index=index, value=value
+    )
 
 
 # ---------------------------------------------------------------------- checks of leaves

@@ -49,6 +49,11 @@ CASES = [
     Case("log_softmax", ops.log_softmax, ((2, 5),)),
     Case("cross_entropy", lambda x: ops.cross_entropy(x, IDS), ((2, 3, 5),)),
     Case("cross_entropy 1 row", lambda x: ops.cross_entropy(x, 2), ((5,),)),
+    Case(
+        "cross_entropy of a head",
+        lambda x, e: ops.linear_cross_entropy(x, e, IDS),
+        ((2, 3, 4), (5, 4)),
+    ),
     Case("rms_norm", lambda x, g: ops.rms_norm(x, g, 1e-5), ((2, 3, 5), (5,))),
     Case("rms_norm 1 row", lambda x, g: ops.rms_norm(x, g, 0.0), ((4,), (4,))),
     Case("silu", ops.silu, ((2, 5),)),
