@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from llmcy.config import ModelConfig
 from llmcy.errors import InteropError
 from llmcy.interop.files import io_error
+from llmcy.interop.gguf_vocabulary import GgufVocabulary
 from llmcy.interop.narrow import float32_parameters
-from llmcy.interop.vocabulary import Vocabulary
 from llmcy.state import DecoderModelState
-from llmcy.tokenizer import BytePairTokenizer, Tokenizer
+from llmcy.tokenizer import Tokenizer
 
 __all__ = ["export_gguf", "gguf_name"]
 
@@ -43,7 +43,6 @@ WHOLE = {
     "output_head.weight": "output.weight",
 }
 TABLES = {"token_embedding.weight", "output_head.weight"}
-PLACEHOLDER_MERGE = "\u0120 t"  # an empty list is refused; this joins nothing
 
 
 def gguf_name(name: str) -> str:
@@ -68,9 +67,10 @@ def export_gguf(
     state
         The model; float64 parameters are rounded once to float32.  A tied head is written once.
     tokenizer
-        A byte-pair tokenizer.  llama.cpp cuts text into words first, by the pattern of GPT-2,
-        which the tokenizer here does not; where a rule reaches over such a cut, the ids of a
-        text differ.  Ids given as ids, and decoding, do not.
+        A byte-pair tokenizer, or a byte-level BPE of a ``tokenizer.json`` that cuts texts as GPT-2,
+        SmolLM or Llama 3 does.  llama.cpp cuts text into words first, always; the byte-pair
+        tokenizer here does not, and where one of its rules reaches over a cut of GPT-2's pattern,
+        the ids of a text differ.  Ids given as ids, and decoding, do not.
     path
         The file; replaced when it exists.
     name
@@ -82,10 +82,7 @@ def export_gguf(
         ``MissingPackage``, ``UnsupportedTokenizer``, ``DuplicateToken``, ``NotRepresentable``,
         ``Io``.
     """
-    if not isinstance(tokenizer, BytePairTokenizer):
-        problem = f"a GGUF file is written with a byte-pair tokenizer, not a {tokenizer!r}"
-        raise InteropError("UnsupportedTokenizer", problem, problem=problem)
-    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary = GgufVocabulary.of(tokenizer)
     tensors = [
         (gguf_name(name), _to_gguf(name, array)) for name, array in float32_parameters(state)
     ]
@@ -126,7 +123,7 @@ def _to_gguf(name: str, array: Array) -> Array:
     return array if array.ndim == 1 or name in TABLES else np.ascontiguousarray(array.T)
 
 
-def _describe(writer: Any, config: ModelConfig, vocabulary: Vocabulary, name: str) -> None:
+def _describe(writer: Any, config: ModelConfig, vocabulary: GgufVocabulary, name: str) -> None:
     types = _package().TokenType
     writer.add_name(name)
     writer.add_file_type(int(_package().LlamaFileType.ALL_F32))
@@ -143,12 +140,13 @@ def _describe(writer: Any, config: ModelConfig, vocabulary: Vocabulary, name: st
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(vocabulary.cut)
     writer.add_token_list(list(vocabulary.tokens))
-    controls = [types.CONTROL] * 2
-    writer.add_token_types(controls + [types.NORMAL] * (len(vocabulary.tokens) - 2))
-    writer.add_token_merges([" ".join(m) for m in vocabulary.merges] or [PLACEHOLDER_MERGE])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_add_bos_token(True)
+    writer.add_token_types([types[kind] for kind in vocabulary.kinds])
+    writer.add_token_merges(list(vocabulary.merges))
+    if vocabulary.bos_id is not None:
+        writer.add_bos_token_id(vocabulary.bos_id)
+    if vocabulary.eos_id is not None:
+        writer.add_eos_token_id(vocabulary.eos_id)
+    writer.add_add_bos_token(vocabulary.bos_id is not None)
     writer.add_add_eos_token(False)

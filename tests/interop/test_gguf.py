@@ -9,9 +9,10 @@ import pytest
 
 from llmcy.errors import InteropError
 from llmcy.interop import export_gguf
+from llmcy.interop.gguf_vocabulary import LLAMA_3
 from llmcy.model import Decoder
-from llmcy.tokenizer import BytePairTokenizer, LiteralTokenizer
-from tests.interop.models import SHAPES, byte_pair, config, state
+from llmcy.tokenizer import BytePairTokenizer, JsonTokenizer, LiteralTokenizer
+from tests.interop.models import SHAPES, TEXT, byte_pair, config, state
 
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 
@@ -175,3 +176,108 @@ def test_its_tokens_of_a_text_without_cuts_are_ours(llama_cpp, tmp_path):
         text_answer, ids_answer = llama_cpp(path, [text, ids], 5, fragments(tokenizer))
         assert text_answer["prompt_tokens"] == len(ids)
         assert [s["id"] for s in text_answer["steps"]] == [s["id"] for s in ids_answer["steps"]]
+
+
+# --------------------------------------------------------------------------- other tokenizers
+SMOLLM = [("Digits", {"individual_digits": True}), ("ByteLevel", {"add_prefix_space": False})]
+LLAMA = [
+    ("Split", {"pattern": LLAMA_3, "behavior": "isolated"}),
+    ("ByteLevel", {"add_prefix_space": False, "use_regex": False}),
+]
+CUTS = {
+    "gpt-2": ([("ByteLevel", {"add_prefix_space": False})], False),
+    "smollm": (SMOLLM, False),
+    "llama-bpe": (LLAMA, True),
+}
+PROMPTS = ["The quick 東京 fox", "It isn't 1234 o'clock,\r\n  is  it?\n\n", "naïve Größe 🙂🙃 99 9"]
+
+
+def trained(cuts, ignore_merges=False):
+    """A tokenizer of the library, learned on the test's text."""
+    library = pytest.importorskip("tokenizers")
+    tokenizer = library.Tokenizer(library.models.BPE(ignore_merges=ignore_merges))
+    steps = []
+    for kind, settings in cuts:
+        if "pattern" in settings:
+            settings = {**settings, "pattern": library.Regex(settings["pattern"])}
+        steps.append(getattr(library.pre_tokenizers, kind)(**settings))
+    tokenizer.pre_tokenizer = (
+        steps[0] if len(steps) == 1 else library.pre_tokenizers.Sequence(steps)
+    )
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=380,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_another_tokenizer_cuts_and_merges_there_as_here(llama_cpp, cut, tmp_path):
+    tokenizer = JsonTokenizer(trained(*CUTS[cut]).to_str(), 0, 1, 400)
+    model = state(config(vocab_size=400))
+    path = export_gguf(model, tokenizer, tmp_path / "model.gguf")
+    ids = [[0, *tokenizer.encode(text).tolist()] for text in PROMPTS]
+    banned = fragments(tokenizer)
+    by_text = llama_cpp(path, PROMPTS, 8, banned)
+    by_ids = llama_cpp(path, ids, 8, banned)
+    decoder = model.restore_independent_model()
+    for prompt, text_answer, ids_answer in zip(ids, by_text, by_ids, strict=True):
+        assert text_answer["prompt_tokens"] == len(prompt)
+        ours = [token for token, _ in greedy(decoder, prompt, 8, banned)]
+        assert [step["id"] for step in text_answer["steps"]] == ours
+        assert [step["id"] for step in ids_answer["steps"]] == ours
+
+
+def test_what_the_file_says_of_another_tokenizer(reader, tmp_path):
+    library = pytest.importorskip("tokenizers")
+    theirs = trained(*CUTS["smollm"])
+    theirs.add_tokens([library.AddedToken("<extra>", special=False)])
+    used = theirs.get_vocab_size()
+    tokenizer = JsonTokenizer(theirs.to_str(), None, 1, used + 2)
+    path = export_gguf(state(config(vocab_size=used + 2)), tokenizer, tmp_path / "model.gguf")
+    read = reader(str(path))
+    tokens = field(read, "tokenizer.ggml.tokens")
+    assert tokens[:used] == [theirs.id_to_token(i) for i in range(used)]
+    assert tokens[used:] == [f"[PAD{used}]", f"[PAD{used + 1}]"]
+    kinds = field(read, "tokenizer.ggml.token_type")
+    assert kinds == [3, 3, *[1] * (used - 3), 4, 5, 5]
+    assert field(read, "tokenizer.ggml.pre") == "smollm"
+    assert field(read, "tokenizer.ggml.eos_token_id") == 1
+    assert "tokenizer.ggml.bos_token_id" not in read.fields
+    assert field(read, "tokenizer.ggml.add_bos_token") is False
+    merges = json.loads(theirs.to_str())["model"]["merges"]
+    assert field(read, "tokenizer.ggml.merges") == [
+        m if isinstance(m, str) else " ".join(m) for m in merges
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"normalizer": {"type": "NFC"}}, "it changes texts first: NFC"),
+        ({"decoder": None}, "its decoder is None, not ByteLevel"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "no name for its way of cutting"),
+        ({"pre_tokenizer": None}, "no name for its way of cutting"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}},
+         "no name for its way of cutting"),
+        ({"model": {"byte_fallback": True}}, "its model has byte_fallback True"),
+        ({"model": {"ignore_merges": True}}, "no name for its way of cutting"),
+    ],
+)  # fmt: skip
+def test_another_tokenizer_that_llama_cpp_does_not_have(change, said, tmp_path):
+    pytest.importorskip("tokenizers")
+    file = json.loads(trained(*CUTS["gpt-2"]).to_str())
+    model = file["model"] | change.get("model", {})
+    text = json.dumps(file | change | {"model": model})
+    tokenizer = JsonTokenizer(text, 0, 1)
+    with pytest.raises(InteropError) as caught:
+        export_gguf(
+            state(config(vocab_size=tokenizer.vocab_size)), tokenizer, tmp_path / "model.gguf"
+        )
+    assert caught.value.kind == "UnsupportedTokenizer"
+    assert said in str(caught.value)
+    assert not list(tmp_path.iterdir())
