@@ -27,6 +27,7 @@ __all__ = [
     "MAX_TEMPORARY_ATTEMPTS",
     "PathLike",
     "check_destination",
+    "is_temporary",
     "publish",
     "sweep_temporaries",
     "synchronize_directory",
@@ -156,6 +157,11 @@ def publish(path: PathLike, data: Content) -> None:
     write_atomic(path, data)
 
 
+def is_temporary(name: str) -> bool:
+    """Is this the name of a file that has not been renamed to its destination?"""
+    return _TEMPORARY_NAME.fullmatch(name) is not None
+
+
 def sweep_temporaries(folder: PathLike) -> list[str]:
     """Remove the temporaries that writers killed half-way left in ``folder``; tell their names.
 
@@ -171,7 +177,7 @@ def sweep_temporaries(folder: PathLike) -> list[str]:
     try:
         for name in sorted(os.listdir(where)):
             path = os.path.join(where, name)
-            if _TEMPORARY_NAME.fullmatch(name) and stat.S_ISREG(os.lstat(path).st_mode):
+            if is_temporary(name) and stat.S_ISREG(os.lstat(path).st_mode):
                 os.unlink(path)
                 removed.append(name)
     except OSError as cause:

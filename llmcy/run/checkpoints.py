@@ -79,6 +79,10 @@ class CheckpointFolder:
         """Steps of the checkpoints present, ascending."""
         return [step for step, _ in _listed(self.checkpoints)]
 
+    def selected_steps(self) -> list[int]:
+        """Steps of the selected states present, ascending."""
+        return [step for step, _ in _listed(self.selected)]
+
     def path(self, step: int) -> Path:
         """Where the checkpoint of ``step`` is or will be."""
         return self.checkpoints / f"step-{step:08}.safetensors"
@@ -140,15 +144,15 @@ class CheckpointFolder:
         for step in present:
             if step not in kept:
                 _remove(self.path(step))
-        named = {self._named_by(step) for step in kept}
+        named = {self.named_by(step) for step in kept}
         if None in named:  # a checkpoint that cannot be read may name any of them
             return
         for step, path in _listed(self.selected):
             if step not in named and step <= newest:
                 _remove(path)
 
-    def _named_by(self, step: int) -> int | None:
-        """The step of the selected state that a checkpoint names."""
+    def named_by(self, step: int) -> int | None:
+        """The step of the selected state that a checkpoint names; None if it cannot be read."""
         if step not in self._names:
             try:
                 self._names[step] = int(describe_state_file(self.path(step))["best"]["step"])

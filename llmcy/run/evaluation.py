@@ -7,10 +7,12 @@ in between has used the gate all the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmcy import kernels
 from llmcy.bigram import BigramModel, score_probabilities
@@ -31,9 +33,16 @@ from llmcy.run.plan import RunPlan
 from llmcy.run.training import BIGRAM_ALPHA, LN_2, read_run
 from llmcy.state import DecoderModelState
 
-__all__ = ["TEST_RECORD", "PartitionLoss", "evaluate_partition", "evaluate_test"]
+__all__ = [
+    "TEST_RECORD",
+    "PartitionLoss",
+    "evaluate_partition",
+    "evaluate_test",
+    "measure_test_again",
+]
 
 TEST_RECORD = "test.json"
+Named = list[tuple[str, NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -85,18 +94,19 @@ def _read_finished(run: RunDirectory) -> _Finished:
             expected=summary["fingerprint"],
             actual=loaded.fingerprint,
         )
-    # windows are as long as in training: positions beyond them are left out, no bit depends on it
-    config = replace(loaded.model.config, max_seq_len=plan.settings.context_length)
     named = [(name, parameter.data) for name, parameter in loaded.model.named_parameters()]
+    loss = float.fromhex(summary["validation_loss_hex"])
+    return _finished(plan, dataset, named, int(summary["selected_step"]), loss)
+
+
+def _finished(
+    plan: RunPlan, dataset: TextDataset, named: Named, step: int, validation_loss: float
+) -> _Finished:
+    # windows are as long as in training: positions beyond them are left out, no bit depends on it
+    config = replace(plan.model, max_seq_len=plan.settings.context_length)
     bigram = BigramModel.fit_training_partition(config.vocab_size, BIGRAM_ALPHA, dataset.documents)
-    return _Finished(
-        plan,
-        dataset,
-        Decoder.from_parameters(config, named),
-        int(summary["selected_step"]),
-        float.fromhex(summary["validation_loss_hex"]),
-        bigram,
-    )
+    model = Decoder.from_parameters(config, named)
+    return _Finished(plan, dataset, model, step, validation_loss, bigram)
 
 
 def evaluate_partition(
@@ -166,26 +176,7 @@ def evaluate_test(
                 path=str(run.path),
                 openings=len(openings),
             )
-        finished = _read_finished(run)
-        epoch = finished.epoch(Partition.TEST, batch_size)
-        data = finished.plan.data
-        provenance = EvaluationProvenance(
-            data["corpus"], data["split"], data["tokenizer"], epoch.context_length
-        )
-        evaluator = FinalEvaluator(
-            epoch,
-            provenance,
-            target_byte_count=target_byte_count(epoch, finished.dataset.tokenizer),
-        )
-        decoder = SelectedDecoder(
-            DecoderModelState.snapshot(finished.model),
-            finished.model,
-            finished.step,
-            finished.validation_loss,
-            Partition.VALIDATION,
-            provenance,
-        )
-        bigram = FrozenBigram(finished.bigram, Partition.TRAIN, provenance)
+        evaluate = _gate(_read_finished(run), batch_size)
         opening: dict[str, Any] = {
             "opening": len(openings) + 1,
             "again": bool(openings),
@@ -193,10 +184,55 @@ def evaluate_test(
             "report": None,
         }
         run.write_json(TEST_RECORD, {"openings": [*openings, opening]})
-        report = evaluator.evaluate_once(decoder, bigram)
+        report = evaluate()
         opening["report"] = report.to_dict()
         run.write_json(TEST_RECORD, {"openings": [*openings, opening]})
         return report
+
+
+def measure_test_again(
+    plan: RunPlan,
+    dataset: TextDataset,
+    state: DecoderModelState,
+    step: int,
+    validation_loss: float,
+    batch_size: int,
+) -> FinalEvaluationReport:
+    """What the final evaluation of a selected state shows; nothing is noted.
+
+    For checking a report that is noted already.
+
+    Raises
+    ------
+    FinalEvaluationError, DataError
+        As :func:`evaluate_test`.
+    """
+    named = list(state.named_arrays())
+    return _gate(_finished(plan, dataset, named, step, validation_loss), batch_size)()
+
+
+def _gate(finished: _Finished, batch_size: int) -> Callable[[], FinalEvaluationReport]:
+    """Everything is prepared and checked; calling it looks at the test tokens."""
+    epoch = finished.epoch(Partition.TEST, batch_size)
+    data = finished.plan.data
+    provenance = EvaluationProvenance(
+        data["corpus"], data["split"], data["tokenizer"], epoch.context_length
+    )
+    evaluator = FinalEvaluator(
+        epoch,
+        provenance,
+        target_byte_count=target_byte_count(epoch, finished.dataset.tokenizer),
+    )
+    decoder = SelectedDecoder(
+        DecoderModelState.snapshot(finished.model),
+        finished.model,
+        finished.step,
+        finished.validation_loss,
+        Partition.VALIDATION,
+        provenance,
+    )
+    bigram = FrozenBigram(finished.bigram, Partition.TRAIN, provenance)
+    return lambda: evaluator.evaluate_once(decoder, bigram)
 
 
 def _openings(run: RunDirectory) -> list[dict[str, Any]]:

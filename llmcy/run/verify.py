@@ -17,22 +17,21 @@ from pathlib import Path
 from llmcy.config import CONTRACT_VERSION
 from llmcy.data import Partition, TextDataset
 from llmcy.errors import LlmcyError, RunError
-from llmcy.run.canonical import first_difference
-from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
+from llmcy.run.checkpoints import CheckpointFolder
 from llmcy.run.directory import RunDirectory, json_bytes
-from llmcy.run.evaluation import TEST_RECORD
 from llmcy.run.findings import Disproof, Findings
 from llmcy.run.initial import INITIAL_FILE
 from llmcy.run.job_file import read_state_file
-from llmcy.run.model_file import encode_selected
 from llmcy.run.plan import RunPlan
 from llmcy.run.replay import Replay, Segment
 from llmcy.run.sessions import make_epochs
 from llmcy.run.tokens import encode_tokens
-from llmcy.run.training import open_run, read_run, summarize
+from llmcy.run.training import open_run, read_run
 from llmcy.run.verify_documents import PathName, check_documents
+from llmcy.run.verify_files import ENVIRONMENT, check_file_names
+from llmcy.run.verify_outcome import check_outcome, check_test_record
 from llmcy.run.verify_records import Records, check_records
-from llmcy.run.verify_states import StateChecker, disproof_of, restored_best
+from llmcy.run.verify_states import StateChecker, disproof_of
 
 __all__ = ["Request", "parse_replay", "verify_run"]
 
@@ -106,12 +105,12 @@ def verify_run(
         _check(run.path, plan, dataset, request, found, progress)
     except (LlmcyError, OSError, MemoryError) as error:
         found.problems.append(f"{type(error).__name__}: {error}")
-    if (run.path / TEST_RECORD).exists():
-        found.not_proved.append(f"{TEST_RECORD}: what was measured on test data")
+    source = "" if plan.initial is None else f", the source of {INITIAL_FILE}"
     found.not_proved.append(
-        "wall_seconds, environment.jsonl and the options of config.json are information; digests "
-        "find changes, they do not say who made the run"
+        f"wall_seconds, {ENVIRONMENT}, llmcy_version and options in config.json{source}: they are "
+        "information, no result depends on them"
     )
+    found.not_proved.append("who made the run: digests find changes, they are no signature")
     return found
 
 
@@ -179,8 +178,8 @@ def _check(
     check_documents(dataset, request.sources, request.split_manifest, found, given=given)
     records = check_records(folder, plan, epochs.update, kept[-1] if kept else -1, found)
     valid = checker.check_all(records, found)
-    _check_unnamed(files, folder, found)
-    _check_outcome(checker, valid, records, found)
+    _check_unnamed(files, folder, valid, found)
+    check_outcome(checker, valid, records, found)
     if records.right and records.last_step < plan.steps:
         found.not_proved.append(
             f"the run is not finished: it stands at step {records.last_step} of {plan.steps}"
@@ -188,6 +187,8 @@ def _check(
     segments = _segments(request, kept, records, found)
     replay = Replay(checker, records, found, progress)
     done = []
+    check_test_record(checker, records, found, execute=bool(segments))
+    check_file_names(folder, plan, found)
     for segment in segments:
         try:
             if replay.segment(segment):
@@ -241,9 +242,15 @@ def _say_what_is_left(done: list[Segment], last: int, found: Findings) -> None:
         found.not_proved.append(f"that executing steps {', '.join(gaps)} leads to what is stored")
 
 
-def _check_unnamed(files: CheckpointFolder, folder: Path, found: Findings) -> None:
-    """Selected states: those that no checkpoint names must be whole too."""
-    for path in sorted(files.selected.glob("step-*.safetensors")):
+def _check_unnamed(
+    files: CheckpointFolder, folder: Path, valid: list[int], found: Findings
+) -> None:
+    """Selected states: those that no valid checkpoint names must be whole too."""
+    named = {files.named_by(step) for step in valid}
+    for step in files.selected_steps():
+        if step in named:
+            continue
+        path = files.selected_path(step)
         try:
             read_state_file(path, "selected")
         except RunError as error:
@@ -252,46 +259,7 @@ def _check_unnamed(files: CheckpointFolder, folder: Path, found: Findings) -> No
                 found.problems.append(str(error))
             elif all(str(error) != other.text for other in found.disproved):
                 found.disproved.append(disproof)
-
-
-# --------------------------------------------------------------------------- the end of a run
-def _check_outcome(
-    checker: StateChecker, valid: list[int], records: Records, found: Findings
-) -> None:
-    """The summary and the exported model against the checkpoint of the same history."""
-    directory = RunDirectory(checker.run)
-    if not (directory.path / "summary.json").exists() or not records.right:
-        return
-    summary = directory.read_json("summary.json")
-    history = summary.get("history") if isinstance(summary, dict) else None
-    step = next((s for s, digest in records.histories.items() if digest == history), None)
-    if step is None:
-        text = f"summary.json: history is {history}, which no step of the records has"
-        found.disproved.append(Disproof(text, "summary.json", field="history"))
-        return
-    if step not in valid:
-        found.not_proved.append(f"summary.json: no valid checkpoint of its step {step} is kept")
-        return
-    _, selected = read_checkpoint(checker.folder, step)
-    best = restored_best(selected)
-    expected = summarize(
-        directory, checker.plan, checker.dataset, checker.epochs, best, records.histories[step]
-    )
-    difference = first_difference(expected.to_dict(), summary)
-    if difference is not None:
-        field, wanted, actual = difference
-        text = f"summary.json: {field} is {actual!r}, the selected state gives {wanted!r}"
-        found.disproved.append(Disproof(text, "summary.json", step, field))
-        return
-    if directory.read_bytes("summary.json") != json_bytes(summary):
-        text = "summary.json: it is not in the form that a run writes"
-        found.disproved.append(Disproof(text, "summary.json"))
-        return
-    tokenizer, seed = checker.dataset.tokenizer, checker.plan.settings.seed
-    name, data = encode_selected(tokenizer, best.state, seed)
-    if (directory.path / name).exists():
-        wrong = checker.compare_export(directory.path / name, data, selected.step)
-        if wrong is not None:
-            found.disproved.append(wrong)
-            return
-    found.proved.append(f"summary.json and {name}: they are the selected state of step {step}")
+        else:
+            found.not_proved.append(
+                f"{path.relative_to(folder)}: its digests hold, but no valid checkpoint names it"
+            )

@@ -29,6 +29,7 @@ from llmcy.run.state_layout import METADATA_KEY
 from llmcy.run.stored_state import read_stored_state
 from llmcy.run.tensor_difference import compare_tensors
 from llmcy.run.verify_records import Records
+from llmcy.state import DecoderModelState
 from llmcy.trainer import Best
 
 __all__ = ["StateChecker", "disproof_of", "named_best", "restored_best"]
@@ -188,6 +189,17 @@ class StateChecker:
         return self._metadata_difference(name, job.step, data, job.path) or Disproof(
             f"{name}: it is not in the form that this run writes", name, job.step
         )
+
+    def model_at(self, step: int) -> DecoderModelState | None:
+        """Parameters of a step from a selected state or checkpoint of this run, if one is whole."""
+        for path in (self.folder.selected_path(step), self.folder.path(step)):
+            try:
+                state = read_state_file(path)
+            except RunError:
+                continue
+            if state.step == step and state.described.get("identity") == self.plan.identity():
+                return state.model
+        return None
 
     # ------------------------------------------------------------------ against a replay
     def described_job(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from llmcy.cli.diff import diff
 from llmcy.config import ModelConfig
 from llmcy.model import Decoder
 from llmcy.run import encode_model_file
@@ -133,8 +135,7 @@ def test_files_of_two_kinds_are_compared_in_what_both_hold(tmp_path):
     assert llmcy("diff", PUBLISHED, file).returncode == 1
 
 
-@pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_what_cannot_be_compared(tmp_path, as_json):
+def test_what_cannot_be_compared(tmp_path):
     damaged = tmp_path / "damaged.ckpt"
     damaged.write_bytes(PUBLISHED.read_bytes()[:-1])
     (tmp_path / "text").write_text("no state")
@@ -144,10 +145,11 @@ def test_what_cannot_be_compared(tmp_path, as_json):
         (tmp_path / "missing", "missing"),
         (tmp_path, "folder"),
     ):
-        done = llmcy("diff", PUBLISHED, other, *as_json)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert len(done.stderr.splitlines()) == 1
-        assert word in done.stderr
+        for options in ([], ["--json"]):
+            done = CliRunner().invoke(diff, [str(PUBLISHED), str(other), *options])
+            assert done.exit_code == 2
+            assert len(done.output.splitlines()) == 1
+            assert word in done.output
     done = llmcy("diff", tmp_path, tmp_path)
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert "config.json" in done.stderr

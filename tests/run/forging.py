@@ -8,11 +8,23 @@ from typing import Any
 import numpy as np
 
 from llmcy.optim import AdamWState, AdamWStateEntry, OptimizerSnapshot
+from llmcy.run.findings import Disproof
 from llmcy.run.history import history_start, next_history
 from llmcy.run.job_file import encode_state_file, read_state_file
+from llmcy.run.stored_state import read_stored_state
 from llmcy.run.training import open_run, read_run
+from llmcy.run.verify import Request, verify_run
 
 Alter = Callable[[dict[str, np.ndarray]], object]
+ALL, FILES = Request("all"), Request()
+
+
+def first(run: Path, request: Request = ALL) -> Disproof:
+    """The first thing that is disproved; something must be."""
+    found = verify_run(run, request)
+    assert found.exit_code == 1, "\n".join(found.lines())
+    assert found.first is not None
+    return found.first
 
 
 def state_path(run: Path, step: int) -> Path:
@@ -93,3 +105,19 @@ def rechain(run: Path) -> None:
         resealed(path, history=after[int(path.stem.removeprefix("step-"))])
     if (run / "summary.json").exists():
         edited_json(run / "summary.json", lambda summary: summary.update(history=history))
+
+
+def changed(name: str, flat: int) -> Alter:
+    """Another bit in the middle of one number's digits: more than a later step can round away."""
+
+    def alter(tensors: dict[str, np.ndarray]) -> None:
+        bits = tensors[name].reshape(-1).view(f"u{tensors[name].itemsize}")
+        bits[flat] ^= bits.dtype.type(1 << (18 if bits.itemsize == 4 else 45))
+
+    return alter
+
+
+def gate(run: Path) -> str:
+    """A second moment."""
+    names = read_stored_state(state_path(run, 20)).names
+    return next(n for n in names if n.startswith("second_moment") and "gate" in n)
