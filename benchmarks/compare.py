@@ -46,8 +46,10 @@ class Comparison:
 
     def scaling(self) -> None:
         """Our own step as one size grows, all sizes in turns; then 2 threads beside 1."""
+        wanted = re.compile(self.asked.only).search
+        chosen = {growing: cases for growing, cases in SCALING.items() if wanted(growing)}
         for dtype in self.asked.dtypes:
-            for growing, cases in SCALING.items():
+            for growing, cases in chosen.items():
                 for threads in self.asked.threads:
                     names = [case.name for case in cases]
                     taken = self._own(names, [threads] * len(names), dtype)
@@ -60,7 +62,7 @@ class Comparison:
                             f"token, {case.flops / seconds / 1e9:6.1f} GFLOP/s",
                             flush=True,
                         )
-            for case in STEPS:
+            for case in STEPS if wanted("threads") else ():
                 names = [f"{case.name} {threads}" for threads in (1, 2)]
                 taken = self._own([case.name] * 2, [1, 2], dtype, names)
                 for threads, name in zip((1, 2), names, strict=True):
@@ -159,7 +161,8 @@ def _milliseconds(seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suites", nargs="+", choices=SUITES)
-    parser.add_argument("--only", default="", help="cases whose name matches this expression")
+    only = "cases whose name matches this expression; of scaling, what grows"
+    parser.add_argument("--only", default="", help=only)
     parser.add_argument("--dtypes", nargs="*", default=["float32", "float64"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--peers", nargs="*", default=["torch"], help="of training steps")
