@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmcy import _check as check
 from llmcy._kernels import for_dtype
 from llmcy._kernels.arrays import first_not_of
-from llmcy._threads import num_threads
+from llmcy._threads import num_threads, resolve_threads
 from llmcy.errors import NonFiniteError
 
 __all__ = ["GradNorm", "grad_norm"]
@@ -34,7 +34,9 @@ class GradNorm(NamedTuple):
     """``top * root``, or the largest finite number when that overflows."""
 
 
-def grad_norm(arrays: Iterable[Array], *, names: Sequence[str] | None = None) -> GradNorm:
+def grad_norm(
+    arrays: Iterable[Array], *, names: Sequence[str] | None = None, n_threads: int | None = None
+) -> GradNorm:
     """Norm of all elements of all arrays, in their order, without joining them.
 
     Parameters
@@ -43,6 +45,8 @@ def grad_norm(arrays: Iterable[Array], *, names: Sequence[str] | None = None) ->
         C-contiguous arrays of any shapes and one dtype, float32 or float64.
     names
         What to call each array in an error; ``arrays[i]`` if not given.
+    n_threads
+        Threads to use; no result depends on it, and float64 is one chain.
 
     Returns
     -------
@@ -71,7 +75,7 @@ def grad_norm(arrays: Iterable[Array], *, names: Sequence[str] | None = None) ->
     index = first_not_of(xs, dtype)
     if index >= 0:
         check.like(_name(index, names), xs[index], dtype, xs[index].shape)
-    top, total = for_dtype(dtype).grad_norm.total(xs)
+    top, total = for_dtype(dtype).grad_norm.total(xs, resolve_threads(n_threads))
     if not (math.isfinite(top) and math.isfinite(total)):
         _fail(xs, names)
     root = math.sqrt(total)

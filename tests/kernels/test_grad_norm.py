@@ -22,7 +22,8 @@ shapes = st.lists(st.integers(0, 70), max_size=2).map(tuple)
 
 def check_norm(arrays):
     everywhere(
-        lambda n: np.array(kernels.grad_norm(arrays)), np.array(oracle.grad_norm(arrays)), (1,)
+        lambda n: np.array(kernels.grad_norm(arrays, n_threads=n)),
+        np.array(oracle.grad_norm(arrays)),
     )
 
 
@@ -41,6 +42,20 @@ def test_long_arrays(dtype, sizes, growing):
     if growing:  # a new maximum again and again
         arrays = [np.sort(np.abs(x)) for x in arrays]
     check_norm(arrays)
+
+
+def test_blocks_of_a_very_long_array():
+    """numpy accumulates along an axis from left to right: the chains of whole blocks."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(700 * 4096).astype(np.float32)
+    squares = np.square(x.astype(np.float64)).reshape(-1, 4096)
+    blocks = np.add.accumulate(squares, axis=1)[:, -1]
+    expected = float(np.sqrt(np.add.accumulate(blocks)[-1]))
+
+    def norm(n_threads):
+        return np.array(kernels.grad_norm([x[:99], x[99:]], n_threads=n_threads).norm)
+
+    everywhere(norm, np.array(expected))
 
 
 def of_bits(words):
