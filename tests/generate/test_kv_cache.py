@@ -26,7 +26,9 @@ def full_logits(model: Decoder, tokens: list[int]) -> np.ndarray:
 
 @st.composite
 def models(draw: st.DrawFn) -> Decoder:
-    heads, kv_heads = draw(st.sampled_from([(1, None), (2, None), (3, 1), (4, 2), (3, None)]))
+    heads, kv_heads = draw(
+        st.sampled_from([(1, None), (2, None), (3, 1), (4, 2), (3, None), (8, 2)])
+    )
     config = ModelConfig(
         vocab_size=draw(st.integers(2, 40)),
         d_model=heads * draw(st.sampled_from([2, 6, 8, 16])),
@@ -54,7 +56,7 @@ def test_cached_logits_have_the_bits_of_the_full_pass(model: Decoder, data: st.D
     capacity = config.max_seq_len
     token = st.integers(0, config.vocab_size - 1)
     sequences = data.draw(
-        st.lists(st.lists(token, min_size=1, max_size=capacity), min_size=1, max_size=4)
+        st.lists(st.lists(token, min_size=1, max_size=capacity), min_size=1, max_size=7)
     )
     splits = [data.draw(st.integers(1, len(sequence))) for sequence in sequences]
     serial = data.draw(st.booleans())
