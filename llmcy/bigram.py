@@ -1,7 +1,8 @@
 """The smoothed bigram model: what a decoder must beat to have learned more than neighbours.
 
 p(b | a) = (count(a, b) + alpha) / (total(a) + alpha * V), with counts over the adjacent pairs of
-each training document; documents are never joined.
+each training document; documents are never joined.  Of the V x V table only the pairs that occur
+are kept, so that a vocabulary may be large.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from llmcy.errors import MetricError
 
 __all__ = ["BigramModel", "ProbabilityScore", "score_probabilities"]
 
-MAX_TABLE = 2**31  # entries of the V x V table of counts
 MAX_COUNT = 2**63 - 1  # of documents, and of transitions: a count is a 64-bit word
+MAX_TABLE = 2**63 - 1  # entries of the V x V table, which are numbered in 64 bits
+MERGE_AT = 2**22  # pairs that are held before they are added up
 
 
 class BigramModel:
@@ -56,17 +58,20 @@ class BigramModel:
         if vocab_size * vocab_size > MAX_TABLE:
             raise MetricError(
                 "TableTooLarge",
-                f"bigram: a table of {vocab_size} x {vocab_size} counts is too large",
+                f"bigram: the entries of a table of {vocab_size} x {vocab_size} cannot be numbered",
                 vocab_size=vocab_size,
             )
         self.vocab_size = vocab_size
         self.alpha = alpha
         self.document_count = 0
         self.transition_count = 0
-        self._counts = np.zeros((vocab_size, vocab_size), np.int64)
+        self._counts = _PairCounts()
         for document in documents:
             self._add(document)
-        self._totals = self._counts.sum(axis=1)
+        self._counts.merge()
+        self._totals = _PairCounts()  # of rows, under the number of the row
+        self._totals.add(self._counts.pairs // vocab_size, self._counts.counts)
+        self._totals.merge()
 
     @classmethod
     def fit_training_partition(
@@ -95,7 +100,7 @@ class BigramModel:
                 document=self.document_count,
                 maximum=MAX_COUNT,
             )
-        np.add.at(self._counts, (ids[:-1], ids[1:]), 1)
+        self._counts.add(self._pair(ids[:-1], ids[1:]))
         self.document_count += 1
         self.transition_count += transitions
 
@@ -113,36 +118,95 @@ class BigramModel:
                 vocab_size=self.vocab_size,
             )
 
+    def _pair(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of entries of the table, row after row."""
+        pair: NDArray[np.int64] = first * self.vocab_size + second
+        return pair
+
+    def _row(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids that follow ``first``, ascending, and how often."""
+        bounds = [first * self.vocab_size, (first + 1) * self.vocab_size - 1]
+        pairs = self._counts.pairs
+        inside = slice(
+            int(np.searchsorted(pairs, bounds[0])), int(np.searchsorted(pairs, bounds[1], "right"))
+        )
+        return pairs[inside] - bounds[0], self._counts.counts[inside]
+
     def count(self, first: int, second: int) -> int:
         """How often ``second`` directly follows ``first``."""
-        return int(self._counts[first, second])
+        return int(self._counts.of(self._pair(np.array([first]), np.array([second])))[0])
 
     def probability(self, first: int, second: int) -> float:
         """Smoothed p(second | first)."""
         numerator = float(self.count(first, second)) + self.alpha
-        return numerator / (float(self._totals[first]) + self.alpha * float(self.vocab_size))
+        total = float(self._totals.of(np.array([first]))[0])
+        return numerator / (total + self.alpha * float(self.vocab_size))
 
     def maximum_likelihood(self, first: int) -> list[float] | None:
         """Unsmoothed probabilities of every successor; None when ``first`` was never followed."""
-        total = int(self._totals[first])
-        if total == 0:
+        followers, counts = self._row(first)
+        if followers.size == 0:
             return None
-        return [float(c) / float(total) for c in self._counts[first].tolist()]
+        row = np.zeros(self.vocab_size)
+        row[followers] = counts.astype(np.float64) / float(counts.sum())
+        return [float(p) for p in row]
 
     def most_likely(self, first: int) -> list[int]:
         """All ids whose count after ``first`` is the largest, ascending."""
-        row = self._counts[first]
-        return [int(i) for i in np.flatnonzero(row == row.max())]
+        followers, counts = self._row(first)
+        if followers.size == 0:
+            return list(range(self.vocab_size))  # all counts are 0
+        return [int(i) for i in followers[counts == counts.max()]]
 
     def probabilities(
         self, inputs: NDArray[np.int64], targets: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Smoothed probability of every target given its input, same shape as ``inputs``."""
         # one IEEE sum and one quotient an element: the same bits as `probability`
-        numerator = self._counts[inputs, targets].astype(np.float64) + self.alpha
-        denominator = self._totals[inputs].astype(np.float64) + self.alpha * float(self.vocab_size)
+        counts = self._counts.of(self._pair(inputs, targets))
+        totals = self._totals.of(inputs)
+        numerator = counts.astype(np.float64) + self.alpha
+        denominator = totals.astype(np.float64) + self.alpha * float(self.vocab_size)
         quotient: NDArray[np.float64] = numerator / denominator
         return quotient
+
+
+class _PairCounts:
+    """How often each number occurs; ``pairs`` ascending and ``counts`` beside it, once merged."""
+
+    def __init__(self) -> None:
+        self.pairs = np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int64)
+        self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._held = 0
+
+    def add(self, pairs: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> None:
+        """Count ``pairs``, once each unless told otherwise."""
+        self._waiting.append((pairs, np.ones(pairs.size, np.int64) if counts is None else counts))
+        self._held += pairs.size
+        if self._held > MERGE_AT:
+            self.merge()
+
+    def merge(self) -> None:
+        """Bring everything that was added into one ascending list."""
+        parts = [(self.pairs, self.counts), *self._waiting]
+        pairs = np.concatenate([part[0] for part in parts])
+        counts = np.concatenate([part[1] for part in parts])
+        self._waiting, self._held = [], 0
+        order = np.argsort(pairs, kind="stable")
+        pairs, counts = pairs[order], counts[order]
+        starts = np.flatnonzero(np.diff(pairs, prepend=-1))  # numbers are not negative
+        self.pairs = pairs[starts]
+        self.counts = np.add.reduceat(counts, starts) if starts.size else counts[:0]
+
+    def of(self, pairs: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The count of each, 0 for those that never came."""
+        found = np.zeros(pairs.shape, np.int64)
+        if self.pairs.size:
+            place = np.minimum(np.searchsorted(self.pairs, pairs), self.pairs.size - 1)
+            there = self.pairs[place] == pairs
+            found[there] = self.counts[place[there]]
+        return found
 
 
 class ProbabilityScore:

@@ -71,8 +71,30 @@ def test_sizes_and_smoothing() -> None:
         error = refused(5, alpha)
         assert error.kind == "InvalidAlpha"
         assert math.isnan(alpha) or error.value == alpha
-    error = refused(2**16, 1.0)
-    assert (error.kind, error.vocab_size) == ("TableTooLarge", 2**16)
+    error = refused(2**32, 1.0)
+    assert (error.kind, error.vocab_size) == ("TableTooLarge", 2**32)
+
+
+def test_a_large_vocabulary_takes_no_large_table() -> None:
+    """A table of all pairs would have 10**16 entries."""
+    size = 10**8
+    tokens = [0, size - 1, 0, size - 1, 7, size - 1, size - 1]
+    model = BigramModel(size, 0.5, [tokens])
+    assert model.count(0, size - 1) == 2
+    assert model.count(size - 1, 0) == model.count(size - 1, size - 1) == 1
+    assert model.count(7, 0) == 0
+    assert model.most_likely(size - 1) == [0, 7, size - 1]
+    assert model.probability(0, size - 1) == 2.5 / (2.0 + 0.5 * size)
+    assert model.maximum_likelihood(5) is None
+
+
+def test_counts_are_added_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = BigramModel(5, 1.0, DOCUMENTS * 3)
+    monkeypatch.setattr(bigram, "MERGE_AT", 4)
+    pieces = BigramModel(5, 1.0, DOCUMENTS * 3)
+    for first in range(5):
+        for second in range(5):
+            assert pieces.count(first, second) == whole.count(first, second)
 
 
 @pytest.mark.parametrize("token", [-1, 5])
