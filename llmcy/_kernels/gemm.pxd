@@ -20,8 +20,8 @@ cdef extern from "llmcy_transpose.h" nogil:
 
 cdef extern from *:
     """
-    /* binary64 has the longer chains for which two accumulators an element still pay */
-    #define LLMCY_SHORT_CHAIN (LLMCY_IS_F32 ? 32 : 96)
+    /* longer in binary32, where a tile takes half the time */
+    #define LLMCY_SHORT_CHAIN (LLMCY_IS_F32 ? 24 : 8)
     """
     enum:
         SHORT_CHAIN "LLMCY_SHORT_CHAIN"  # rows of fewer positions keep C in registers over all rows
@@ -42,8 +42,8 @@ cdef enum:
 # How the chains of C begin and end.
 cdef enum Ending:
     REPLACE                   # C = product
-    CARRY                     # the chains in C go on
-    ADD_ROWS                  # C = C + product of row 0, then + product of row 1, ...
+    ROWS                      # C = product of row 0, then + product of row 1, ...
+    MORE_ROWS                 # the same from the sums that are in C
 
 # One product on one thread.
 cdef struct Gemm:
@@ -55,12 +55,12 @@ cdef struct Gemm:
     real* c
     Py_ssize_t c_row
     Ending ending
-    Py_ssize_t row_length     # ADD_ROWS: positions of a row
-    bint two_level            # ... which is short, so that tiles hold several rows
+    Py_ssize_t row_length     # positions of a row; k without rows
+    bint two_level            # ... which is short, so that tiles hold C over several rows
     bint pack_a, pack_b       # whether whole panels are copied, not only the last one of B
     real* packed_a            # panels of (depth, TILE_ROWS)
     real* packed_b            # panels of (depth, PANEL)
-    real* partial             # unfinished chains of ADD_ROWS, apart from the sums they join
+    real* partial             # unfinished chains of a long row, apart from the sums they join
     Py_ssize_t partial_row
 
 
@@ -69,37 +69,50 @@ cdef inline Py_ssize_t whole_panels(Py_ssize_t columns) noexcept nogil:
     return (columns + PANEL - 1) // PANEL * PANEL
 
 
-cdef inline void pack_b_panel(
-    Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
-    real* panel,
+cdef inline inlined _copy_b(
+    const int panels, Py_ssize_t depth, const real* b, Py_ssize_t b_row, real* packed
 ) noexcept nogil:
-    """panel (depth, PANEL) = b (depth, columns), columns <= PANEL; the rest is filled with zeros.
+    """Whole panels side by side, so that a row is read in long pieces."""
+    cdef Py_ssize_t k
+    cdef int p, v
+    for k in range(depth):
+        for p in range(panels):
+            for v in range(TILE_VECTORS):
+                vec_store(
+                    packed + (p * depth + k) * PANEL + v * VEC_LANES,
+                    vec_load(b + k * b_row + p * PANEL + v * VEC_LANES),
+                )
 
-    One of the two strides of b is 1.
-    """
+
+cdef inline void _copy_narrow_b(
+    Py_ssize_t depth, int columns, const real* b, Py_ssize_t b_row, real* panel
+) noexcept nogil:
+    cdef Py_ssize_t k
+    cdef int v, whole = columns // VEC_LANES, lanes = columns % VEC_LANES
+    for k in range(depth):
+        for v in range(whole):
+            vec_store(panel + v * VEC_LANES, vec_load(b + v * VEC_LANES))
+        if lanes > 0:
+            vec_store(panel + whole * VEC_LANES, load_part(b + whole * VEC_LANES, lanes))
+        for v in range(whole + (lanes > 0), TILE_VECTORS):
+            vec_store(panel + v * VEC_LANES, vec_zero())
+        b += b_row
+        panel += PANEL
+
+
+cdef inline void _transpose_b(
+    Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_col, real* panel
+) noexcept nogil:
+    """In squares, so that both sides use whole cache lines."""
     cdef Py_ssize_t k, j, kk, jj
+    cdef vec column[MOST_LANES]
     cdef real* square
     cdef const real* line
-    cdef vec column[MOST_LANES]
-    cdef int v, lane, whole, lanes
-    if b_col == 1:
-        whole, lanes = columns // VEC_LANES, columns % VEC_LANES
-        for k in range(depth):
-            for v in range(whole):
-                vec_store(panel + k * PANEL + v * VEC_LANES, vec_load(b + k * b_row + v * VEC_LANES))
-            if lanes:
-                vec_store(
-                    panel + k * PANEL + whole * VEC_LANES,
-                    load_part(b + k * b_row + whole * VEC_LANES, lanes),
-                )
-            for v in range(whole + (lanes > 0), TILE_VECTORS):
-                vec_store(panel + k * PANEL + v * VEC_LANES, vec_zero())
-        return
+    cdef int lane
     if columns < PANEL:
         for k in range(depth):
             for j in range(columns, PANEL):
                 panel[k * PANEL + j] = 0
-    # b_row is 1: squares, so that both sides use whole cache lines
     for j from 0 <= j < columns by VEC_LANES:
         for k from 0 <= k < depth by VEC_LANES:
             square = panel + k * PANEL + j
@@ -114,22 +127,31 @@ cdef inline void pack_b_panel(
                         square[kk * PANEL + jj] = line[jj * b_col + kk]
 
 
+cdef inline void pack_b_panel(
+    Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
+    real* panel,
+) noexcept nogil:
+    """panel (depth, PANEL) = b (depth, columns), columns <= PANEL; the rest is filled with zeros.
+
+    One of the two strides of b is 1.
+    """
+    if b_col != 1:
+        _transpose_b(depth, columns, b, b_col, panel)
+    elif columns == PANEL:
+        _copy_b(1, depth, b, b_row, panel)
+    else:
+        _copy_narrow_b(depth, columns, b, b_row, panel)
+
+
 cdef inline void pack_b(
     Py_ssize_t depth, Py_ssize_t columns, const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
     real* packed,
 ) noexcept nogil:
     """Panel after panel of b (depth, columns), each (depth, PANEL)."""
-    cdef Py_ssize_t j = 0, k
-    cdef int p, v
-    if b_col == 1:  # some panels side by side, so that a row is read in long pieces
+    cdef Py_ssize_t j = 0
+    if b_col == 1:
         while j + PACK_PANELS * PANEL <= columns:
-            for k in range(depth):
-                for p in range(PACK_PANELS):
-                    for v in range(TILE_VECTORS):
-                        vec_store(
-                            packed + (j + p * PANEL) * depth + k * PANEL + v * VEC_LANES,
-                            vec_load(b + k * b_row + j + p * PANEL + v * VEC_LANES),
-                        )
+            _copy_b(PACK_PANELS, depth, b + j, b_row, packed + j * depth)
             j += PACK_PANELS * PANEL
     while j < columns:
         pack_b_panel(
@@ -142,6 +164,7 @@ cdef inline void pack_b(
 cdef inline inlined _copy_a(
     const int panels, Py_ssize_t depth, const real* a, Py_ssize_t a_col, real* packed
 ) noexcept nogil:
+    """Whole panels side by side, so that a row is read in long pieces."""
     cdef Py_ssize_t k
     cdef int p, i
     for k in range(depth):
@@ -159,7 +182,7 @@ cdef inline void pack_a(
     cdef int r
     cdef vec flat[TILE_ROWS]
     cdef real* panel
-    if a_row == 1:  # some panels side by side, so that a row is read in long pieces
+    if a_row == 1:
         while i + PACK_PANELS * TILE_ROWS <= rows:
             _copy_a(PACK_PANELS, depth, a + i, a_col, packed + i * depth)
             i += PACK_PANELS * TILE_ROWS
@@ -184,13 +207,13 @@ cdef inline void pack_a(
 
 
 cdef inline size_t gemm_scratch(
-    Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, Ending ending
+    Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, Ending ending, Py_ssize_t row_length
 ) noexcept nogil:
-    """Bytes of scratch that `gemm` needs for a product up to this size; k as passed to it."""
+    """Bytes of scratch that `gemm` needs for a product up to this size."""
     cdef size_t depth = min(k, <Py_ssize_t>BLOCK_K)
     cdef size_t height = min(m, <Py_ssize_t>BLOCK_M) + TILE_ROWS
     cdef size_t width = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
-    cdef size_t partial = m * width if ending == ADD_ROWS and k > BLOCK_K else 0
+    cdef size_t partial = m * width if ending != REPLACE and row_length > BLOCK_K else 0
     return ((height + width) * depth + partial) * sizeof(real)
 
 
@@ -204,28 +227,32 @@ cdef inline void tile_of_product(
     cdef real* c = g.c + i * g.c_row + j
     cdef real* goal = c
     cdef const real* start = NULL
-    cdef Py_ssize_t start_row = g.c_row, goal_row = g.c_row
-    cdef bint add = False
+    cdef Py_ssize_t start_row = g.c_row, goal_row = g.c_row, length = min(depth, g.row_length)
+    cdef bint add = g.ending == MORE_ROWS or (g.ending == ROWS and first_k >= g.row_length)
     if g.two_level:
         any_two_level_tile(
-            rows, columns, depth // g.row_length, g.row_length, a, a_row, a_col, b, b_row,
-            c, g.c_row,
+            rows, columns, depth // length, length, a, a_row, a_col, b, b_row, c, g.c_row, add
         )
         return
-    if g.ending == ADD_ROWS:
+    if g.partial != NULL:     # of one long row
         if first_k > 0:
             start, start_row = g.partial + i * g.partial_row + partial_j, g.partial_row
-        add = first_k + depth == g.k
-        if not add:
-            goal, goal_row = g.partial + i * g.partial_row + partial_j, g.partial_row
-    elif g.ending == CARRY or first_k > 0:
+        if first_k + depth < g.k:
+            goal, goal_row, add = g.partial + i * g.partial_row + partial_j, g.partial_row, False
+    elif g.ending == REPLACE and first_k > 0:
         start = c
-    if rows == TILE_ROWS and columns == PANEL and packed:
-        packed_tile(depth, a, b, start, start_row, goal, goal_row, add)
-    else:
-        any_tile(
-            rows, columns, depth, a, a_row, a_col, b, b_row, start, start_row, goal, goal_row, add
-        )
+    while depth > 0:          # row after row
+        if rows == TILE_ROWS and columns == PANEL and packed:
+            packed_tile(length, a, b, start, start_row, goal, goal_row, add)
+        else:
+            any_tile(
+                rows, columns, length, a, a_row, a_col, b, b_row, start, start_row, goal, goal_row,
+                add,
+            )
+        a += length * a_col
+        b += length * b_row
+        depth -= length
+        add = True
 
 
 cdef inline void block_of_product(
@@ -242,7 +269,7 @@ cdef inline void block_of_product(
         pack_a(depth, height, a, g.a_row, g.a_col, g.packed_a)
     for j from 0 <= j < width by PANEL:
         columns = min(width - j, <Py_ssize_t>PANEL)
-        if g.pack_b or columns < PANEL:
+        if g.pack_b or columns % VEC_LANES > 0:
             panel, panel_row = g.packed_b + j * depth, PANEL
         else:
             panel, panel_row = b + j, g.b_row
@@ -275,8 +302,8 @@ cdef inline void gemm(
 ) noexcept nogil:
     """C (m, n) = A (m, k) x B (k, n).
 
-    With ADD_ROWS, k is one row of `row_length` positions, or any number of rows shorter than
-    SHORT_CHAIN.  One of the strides of A, and one of B, is 1.
+    With ROWS and MORE_ROWS, k is any number of rows of `row_length` positions, or one longer than
+    BLOCK_K.  One of the strides of A, and one of B, is 1.
     """
     cdef Gemm g
     cdef Py_ssize_t i, j, first_k, depth, width, max_depth, max_height
@@ -284,7 +311,7 @@ cdef inline void gemm(
     if m == 0 or n == 0:
         return
     if k == 0:
-        if ending == REPLACE:
+        if ending != MORE_ROWS:
             for i in range(m):
                 for j in range(n):
                     c[i * c_row + j] = 0
@@ -293,28 +320,33 @@ cdef inline void gemm(
     g.a, g.a_row, g.a_col = a, a_row, a_col
     g.b, g.b_row, g.b_col = b, b_row, b_col
     g.c, g.c_row = c, c_row
-    g.ending, g.row_length = ending, row_length
-    g.two_level = ending == ADD_ROWS and row_length < SHORT_CHAIN
+    g.ending, g.row_length = ending, row_length if ending != REPLACE else k
+    g.two_level = g.row_length < SHORT_CHAIN and ending != REPLACE
     g.pack_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
     g.pack_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
 
     max_height = even_blocks(m, BLOCK_M, TILE_ROWS)
-    if g.two_level:
-        max_depth = min(BLOCK_K // row_length * row_length, k)
-    elif m <= STREAM_ROWS and n >= BLOCK_N and b_col == 1 and ending != ADD_ROWS:
+    if ending != REPLACE and row_length <= BLOCK_K:
+        max_depth = even_blocks(k, BLOCK_K // row_length * row_length, row_length)  # whole rows
+    elif m <= STREAM_ROWS and n >= BLOCK_N and b_col == 1 and ending == REPLACE:
         max_depth = even_blocks(k, STREAM_K, 1)  # long pieces of B's rows, each used once or twice
     else:
         max_depth = even_blocks(k, BLOCK_K, 1)
     g.partial_row = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
     g.packed_b = <real*>scratch
     g.packed_a = g.packed_b + g.partial_row * max_depth
-    g.partial = g.packed_a + max_height * max_depth
+    g.partial = NULL
+    if ending != REPLACE and row_length > BLOCK_K:
+        g.partial = g.packed_a + max_height * max_depth
 
     for j from 0 <= j < n by BLOCK_N:
         width = min(n - j, <Py_ssize_t>BLOCK_N)
         for first_k from 0 <= first_k < k by max_depth:
             depth = min(k - first_k, max_depth)
-            i = 0 if g.pack_b else width - width % PANEL  # else the last, narrow panel only
+            if g.pack_b:
+                i = 0
+            else:  # at most the last panel, where its last vector is not whole
+                i = width - width % PANEL if width % VEC_LANES > 0 else width
             pack_b(
                 depth, width - i, b + first_k * b_row + (j + i) * b_col, b_row, b_col,
                 g.packed_b + i * depth,

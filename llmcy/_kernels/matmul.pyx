@@ -12,7 +12,7 @@ cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_New
 
 from llmcy._kernels.few_rows cimport FEW_ROWS, few_rows_product
-from llmcy._kernels.gemm cimport ADD_ROWS, REPLACE, SHORT_CHAIN, gemm, gemm_scratch
+from llmcy._kernels.gemm cimport BLOCK_K, MORE_ROWS, REPLACE, ROWS, Ending, gemm, gemm_scratch
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.tile cimport PANEL
 from llmcy._kernels.types cimport TILE_ROWS, real
@@ -33,11 +33,23 @@ cdef extern from *:
 cdef enum:
     WIDE = 64           # columns of the narrowest matrix for few_rows.pxd
     GRAIN_WORK = 65536  # multiply-adds below which waking a second thread costs more than it gains
-    MOST_ROWS = 384     # of the weight gradient at once: bounds the scratch for unfinished chains
+    LONG_WORK = 1 << 27 # ... of a chunk that a busy core may keep waiting for too long
+    MOST_ROWS = 384     # of a gradient over long rows at once: bounds the scratch for unfinished chains
 
 
 cdef inline Py_ssize_t whole_strips(Py_ssize_t n, Py_ssize_t strip) noexcept nogil:
     return (n + strip - 1) // strip
+
+
+cdef inline Py_ssize_t grain(Py_ssize_t strips, Py_ssize_t work, int n_threads) noexcept nogil:
+    """Strips of the smallest chunk, for `work` multiply-adds in all.
+
+    Every chunk packs its operands for itself: a thread gets one, or two where one would be long.
+    """
+    cdef Py_ssize_t least = GRAIN_WORK * strips // (work + 1)
+    if n_threads > 1 and work // n_threads < LONG_WORK:
+        least = max(least, strips // n_threads)
+    return least
 
 
 cdef struct Product:
@@ -96,28 +108,28 @@ cdef void _weight_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) n
         first_row, last_row = lo * TILE_ROWS, min(hi * TILE_ROWS, n_in)
     else:
         first, last = lo * PANEL, min(hi * PANEL, n_out)
+    cdef Ending ending = MORE_ROWS if job.accumulate else ROWS
+    if 0 < T <= BLOCK_K or job.B == 0:
+        gemm(
+            last_row - first_row, last - first, job.B * T, job.x + first_row, 1, n_in,
+            job.d_y + first, n_out, 1, job.out + first_row * n_out + first, n_out, ending, T, scratch,
+        )
+        return
     for i from first_row <= i < last_row by MOST_ROWS:
         height = min(last_row - i, <Py_ssize_t>MOST_ROWS)
         out = job.out + i * n_out + first
-        if not job.accumulate:
+        ending = MORE_ROWS if job.accumulate else ROWS
+        if T == 0:  # empty sums, +0 each
             for b in range(height):
                 for o in range(last - first):
-                    out[b * n_out + o] = 0
-        if T == 0:  # empty sums, +0 each
-            for b in range(height if job.B > 0 else 0):
-                for o in range(last - first):
-                    out[b * n_out + o] = out[b * n_out + o] + 0
-        elif T < SHORT_CHAIN:
-            gemm(
-                height, last - first, job.B * T, job.x + i, 1, n_in,
-                job.d_y + first, n_out, 1, out, n_out, ADD_ROWS, T, scratch,
-            )
+                    out[b * n_out + o] = out[b * n_out + o] + 0 if job.accumulate else 0
         else:
             for b in range(job.B):
                 gemm(
                     height, last - first, T, job.x + b * T * n_in + i, 1, n_in,
-                    job.d_y + b * T * n_out + first, n_out, 1, out, n_out, ADD_ROWS, T, scratch,
+                    job.d_y + b * T * n_out + first, n_out, 1, out, n_out, ending, T, scratch,
                 )
+                ending = MORE_ROWS
 
 
 cdef int product(
@@ -138,12 +150,14 @@ cdef int product(
     if 0 < batch * m <= FEW_ROWS and n >= WIDE and k > 0 and (shared_b or batch == 1) and not transpose_a:
         few_rows_product(job.a, job.b, job.out, batch * m, n, k, transpose_b, n_threads)
         return 0
-    job.split_rows = m >= n
+    # the longer side is cut; of equal ones that of B, if it has to be transposed
+    job.split_rows = m > n or (m == n and not (transpose_b and n % (n_threads * PANEL) == 0))
     job.strip = TILE_ROWS if job.split_rows else PANEL
     job.strips = whole_strips(m if job.split_rows else n, job.strip)
     return parallel_for(
         _product_part, &job, batch * job.strips,
-        GRAIN_WORK * job.strips // (m * n * k + 1), gemm_scratch(m, n, k, REPLACE), n_threads,
+        grain(batch * job.strips, batch * m * n * k, n_threads), gemm_scratch(m, n, k, REPLACE, k),
+        n_threads,
     )
 
 
@@ -193,10 +207,9 @@ def matmul_d_weight(
         strips = whole_strips(n_out, PANEL)
     with nogil:
         status = parallel_for(
-            _weight_part, &job, strips, GRAIN_WORK * strips // (B * T * n_in * n_out + 1),
+            _weight_part, &job, strips, grain(strips, B * T * n_in * n_out, n_threads),
             gemm_scratch(
-                min(n_in, <Py_ssize_t>MOST_ROWS), n_out,
-                B * T if T < SHORT_CHAIN else T, REPLACE if T < SHORT_CHAIN else ADD_ROWS,
+                n_in if T <= BLOCK_K else min(n_in, <Py_ssize_t>MOST_ROWS), n_out, B * T, ROWS, T
             ),
             n_threads,
         )

@@ -63,13 +63,16 @@ cdef inline inlined tile(
 cdef inline inlined tile_two_level(
     const int rows, const int vectors, const bint part, int lanes, Py_ssize_t groups,
     Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
-    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
+    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
-    """C = C + one chain of `depth` steps for each of `groups`, in order; C stays in registers."""
+    """One chain of `depth` steps for each of `groups`, added up in order (with `add` to C)."""
     cdef vec total[SHORT_ROWS * TILE_VECTORS]
     cdef vec acc[SHORT_ROWS * TILE_VECTORS]
     cdef Py_ssize_t group
-    load_tile(rows, vectors, part, lanes, c, c_row, total)
+    if add:
+        load_tile(rows, vectors, part, lanes, c, c_row, total)
+    else:
+        zero_tile(rows * vectors, total)
     for group in range(groups):
         zero_tile(rows * vectors, acc)
         steps_of_tile(rows, vectors, depth, a, a_row, a_col, b, b_row, acc)
@@ -191,24 +194,31 @@ cdef inline void packed_tile(
 cdef inline inlined two_level_of_rows(
     int rows, const int vectors, const bint part, int lanes, Py_ssize_t groups, Py_ssize_t depth,
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
-    real* c, Py_ssize_t c_row,
+    real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
     if rows == SHORT_ROWS:
         tile_two_level(
             SHORT_ROWS, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row,
+            add,
         )
     elif rows == 1:
-        tile_two_level(1, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row)
+        tile_two_level(
+            1, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row, add,
+        )
     elif SHORT_ROWS > 2 and rows == 2:
-        tile_two_level(2, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row)
+        tile_two_level(
+            2, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row, add,
+        )
     elif SHORT_ROWS > 3 and rows == 3:
-        tile_two_level(3, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row)
+        tile_two_level(
+            3, vectors, part, lanes, groups, depth, a, a_row, a_col, b, b_row, c, c_row, add,
+        )
 
 
 cdef inline void any_two_level_tile(
     int rows, int columns, Py_ssize_t groups, Py_ssize_t depth,
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col, const real* b, Py_ssize_t b_row,
-    real* c, Py_ssize_t c_row,
+    real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
     cdef int i, j, height
     for i from 0 <= i < rows by SHORT_ROWS:
@@ -216,18 +226,19 @@ cdef inline void any_two_level_tile(
         if columns == PANEL:
             two_level_of_rows(
                 height, TILE_VECTORS, False, 0, groups, depth, a, a_row, a_col, b, b_row, c, c_row,
+                add,
             )
         else:
             for j from 0 <= j < columns by VEC_LANES:
                 if columns - j >= VEC_LANES:
                     two_level_of_rows(
                         height, 1, False, 0, groups, depth, a, a_row, a_col, b + j, b_row, c + j,
-                        c_row,
+                        c_row, add,
                     )
                 else:
                     two_level_of_rows(
                         height, 1, True, columns - j, groups, depth, a, a_row, a_col, b + j, b_row,
-                        c + j, c_row,
+                        c + j, c_row, add,
                     )
         a += SHORT_ROWS * a_row
         c += SHORT_ROWS * c_row
