@@ -73,6 +73,15 @@ def doubles(name: str, values: list[mpf]) -> str:
     )
 
 
+def from_pattern(pattern: int) -> mpf:
+    return mpf(struct.unpack("<d", struct.pack("<Q", pattern))[0])
+
+
+def to_pattern(value: mpf) -> int:
+    """The bits of `value` rounded to a double."""
+    return int(struct.unpack("<Q", struct.pack("<d", float(value)))[0])
+
+
 EXP_STEPS = 128  # exp: x = k ln2/128 + r
 
 
@@ -89,19 +98,61 @@ def exp_tables() -> str:
         + define("LLMCY_EXP_STEP_1", head)
         + define("LLMCY_EXP_STEP_2", middle)
         + define("LLMCY_EXP_STEP_3", step - head - middle)
-        + "/* 2^(i/128) = head (27 bits) + tail, and rounded to one double */\n"
+        + "/* 2^(i/128) = head (27 bits) + tail */\n"
         + doubles("LLMCY_EXP_HEAD", heads)
         + doubles("LLMCY_EXP_TAIL", [p - h for p, h in zip(powers, heads, strict=True)])
-        + doubles("LLMCY_EXP_POWER", powers)
+    )
+
+
+def exp_cubic(count: int, steps: int) -> list[mpf]:
+    """c with exp(r) = 1 + r + r^2/2 + r^3 (c[0] + c[1] r + ...), |r| <= ln2 / (2 steps).
+
+    The next term, of r^count, is not dropped but replaced by the nearest polynomial of lower
+    degree: what is left out is a multiple of the Chebyshev polynomial of its degree.
+    """
+    half = mpmath.ln(2) / (2 * steps)
+    chebyshev = mpmath.chop(mpmath.taylor(lambda t: mpmath.chebyt(count, t), 0, count))
+    term = 1 / mpmath.factorial(count + 3)
+    return [
+        1 / mpmath.factorial(i + 3) - term * half ** (count - i) * chebyshev[i] / chebyshev[count]
+        for i in range(count)
+    ]
+
+
+def exp_vector_tables() -> str:
+    """exp of whole vectors: tables so short that they stay in registers.
+
+    binary64: ln2/32 in 36 + 53 bits, 2^(i/32) as a head of 27 bits and a tail; binary32: ln2/16
+    likewise, 2^(i/16) as doubles from which i 2^48 is taken away as from integers.
+    """
+    text = ""
+    for width, steps, count in ((64, 32, 5), (32, 16, 4)):
+        name = f"LLMCY_EXP{width}"
+        step = mpmath.ln(2) / steps
+        head = rounded(step, 36)
+        text += (
+            f"/* exp of vectors, binary{width}: {steps}/ln2; ln2/{steps} = STEP_1 + STEP_2 */\n"
+            + define(f"{name}_INVERSE", 1 / step)
+            + define(f"{name}_STEP_1", head)
+            + define(f"{name}_STEP_2", step - head)
+            + "/* exp(r) = 1 + r + r^2/2 + r^3 (C0 + C1 r + ...) */\n"
+            + "".join(define(f"{name}_C{i}", c) for i, c in enumerate(exp_cubic(count, steps)))
+        )
+    powers = [mpf(2) ** (mpf(i) / 32) for i in range(32)]
+    heads = [rounded(p, 27) for p in powers]
+    shifted = [from_pattern(to_pattern(p) - (i << 48)) for i, p in enumerate(powers[::2])]
+    return (
+        text
+        + "/* 2^(i/32) = head (27 bits) + tail */\n"
+        + doubles("LLMCY_EXP64_HEAD", heads)
+        + doubles("LLMCY_EXP64_TAIL", [p - h for p, h in zip(powers, heads, strict=True)])
+        + "/* 2^(i/16), its bits less i 2^48 */\n"
+        + doubles("LLMCY_EXP32_POWER", shifted)
     )
 
 
 LOG_OFFSET = 0x3FE6900000000000  # log: x = z 2^k with z from 0.705 to 1.41, cut into 128 pieces
 LOG_PIECES = 128
-
-
-def from_pattern(pattern: int) -> mpf:
-    return mpf(struct.unpack("<d", struct.pack("<Q", pattern))[0])
 
 
 def to_grid(value: mpf, exponent: int) -> mpf:
@@ -167,6 +218,7 @@ def fast_tables() -> str:
         + '#error "the error bounds need every operation rounded once, to its own type"\n'
         + "#endif\n"
         + exp_tables()
+        + exp_vector_tables()
         + log_tables()
         + circle_tables()
         + "#endif\n"

@@ -10,7 +10,7 @@
 #define LLMCY_EXP_STEP_1 0x1.62e42fefa0000p-8
 #define LLMCY_EXP_STEP_2 0x1.cf79abc9e0000p-47
 #define LLMCY_EXP_STEP_3 0x1.d9cc01f97b57ap-86
-/* 2^(i/128) = head (27 bits) + tail, and rounded to one double */
+/* 2^(i/128) = head (27 bits) + tail */
 static const double LLMCY_EXP_HEAD[128] __attribute__((aligned(64), unused)) = {
     0x1.0000000000000p+0, 0x1.0163da8000000p+0, 0x1.02c9a40000000p+0,
     0x1.04315e8000000p+0, 0x1.059b0d4000000p+0, 0x1.0706b28000000p+0,
@@ -99,50 +99,58 @@ static const double LLMCY_EXP_TAIL[128] __attribute__((aligned(64), unused)) = {
     -0x1.5b6f267a708c6p-28, 0x1.8e67f08db0313p-28, -0x1.9ea5d888e02dep-28,
     -0x1.288ad162f2d20p-29, -0x1.23757f3160f69p-29, 0x1.9cbe138913b4cp-28,
     0x1.9e90d82e90a7ep-28, -0x1.c2383bda2916dp-30};
-static const double LLMCY_EXP_POWER[128] __attribute__((aligned(64), unused)) = {
-    0x1.0000000000000p+0, 0x1.0163da9fb3335p+0, 0x1.02c9a3e778061p+0,
-    0x1.04315e86e7f85p+0, 0x1.059b0d3158574p+0, 0x1.0706b29ddf6dep+0,
-    0x1.0874518759bc8p+0, 0x1.09e3ecac6f383p+0, 0x1.0b5586cf9890fp+0,
-    0x1.0cc922b7247f7p+0, 0x1.0e3ec32d3d1a2p+0, 0x1.0fb66affed31bp+0,
-    0x1.11301d0125b51p+0, 0x1.12abdc06c31ccp+0, 0x1.1429aaea92de0p+0,
-    0x1.15a98c8a58e51p+0, 0x1.172b83c7d517bp+0, 0x1.18af9388c8deap+0,
-    0x1.1a35beb6fcb75p+0, 0x1.1bbe084045cd4p+0, 0x1.1d4873168b9aap+0,
-    0x1.1ed5022fcd91dp+0, 0x1.2063b88628cd6p+0, 0x1.21f49917ddc96p+0,
-    0x1.2387a6e756238p+0, 0x1.251ce4fb2a63fp+0, 0x1.26b4565e27cddp+0,
-    0x1.284dfe1f56381p+0, 0x1.29e9df51fdee1p+0, 0x1.2b87fd0dad990p+0,
-    0x1.2d285a6e4030bp+0, 0x1.2ecafa93e2f56p+0, 0x1.306fe0a31b715p+0,
-    0x1.32170fc4cd831p+0, 0x1.33c08b26416ffp+0, 0x1.356c55f929ff1p+0,
-    0x1.371a7373aa9cbp+0, 0x1.38cae6d05d866p+0, 0x1.3a7db34e59ff7p+0,
-    0x1.3c32dc313a8e5p+0, 0x1.3dea64c123422p+0, 0x1.3fa4504ac801cp+0,
-    0x1.4160a21f72e2ap+0, 0x1.431f5d950a897p+0, 0x1.44e086061892dp+0,
-    0x1.46a41ed1d0057p+0, 0x1.486a2b5c13cd0p+0, 0x1.4a32af0d7d3dep+0,
-    0x1.4bfdad5362a27p+0, 0x1.4dcb299fddd0dp+0, 0x1.4f9b2769d2ca7p+0,
-    0x1.516daa2cf6642p+0, 0x1.5342b569d4f82p+0, 0x1.551a4ca5d920fp+0,
-    0x1.56f4736b527dap+0, 0x1.58d12d497c7fdp+0, 0x1.5ab07dd485429p+0,
-    0x1.5c9268a5946b7p+0, 0x1.5e76f15ad2148p+0, 0x1.605e1b976dc09p+0,
-    0x1.6247eb03a5585p+0, 0x1.6434634ccc320p+0, 0x1.6623882552225p+0,
-    0x1.68155d44ca973p+0, 0x1.6a09e667f3bcdp+0, 0x1.6c012750bdabfp+0,
-    0x1.6dfb23c651a2fp+0, 0x1.6ff7df9519484p+0, 0x1.71f75e8ec5f74p+0,
-    0x1.73f9a48a58174p+0, 0x1.75feb564267c9p+0, 0x1.780694fde5d3fp+0,
-    0x1.7a11473eb0187p+0, 0x1.7c1ed0130c132p+0, 0x1.7e2f336cf4e62p+0,
-    0x1.80427543e1a12p+0, 0x1.82589994cce13p+0, 0x1.8471a4623c7adp+0,
-    0x1.868d99b4492edp+0, 0x1.88ac7d98a6699p+0, 0x1.8ace5422aa0dbp+0,
-    0x1.8cf3216b5448cp+0, 0x1.8f1ae99157736p+0, 0x1.9145b0b91ffc6p+0,
-    0x1.93737b0cdc5e5p+0, 0x1.95a44cbc8520fp+0, 0x1.97d829fde4e50p+0,
-    0x1.9a0f170ca07bap+0, 0x1.9c49182a3f090p+0, 0x1.9e86319e32323p+0,
-    0x1.a0c667b5de565p+0, 0x1.a309bec4a2d33p+0, 0x1.a5503b23e255dp+0,
-    0x1.a799e1330b358p+0, 0x1.a9e6b5579fdbfp+0, 0x1.ac36bbfd3f37ap+0,
-    0x1.ae89f995ad3adp+0, 0x1.b0e07298db666p+0, 0x1.b33a2b84f15fbp+0,
-    0x1.b59728de5593ap+0, 0x1.b7f76f2fb5e47p+0, 0x1.ba5b030a1064ap+0,
-    0x1.bcc1e904bc1d2p+0, 0x1.bf2c25bd71e09p+0, 0x1.c199bdd85529cp+0,
-    0x1.c40ab5fffd07ap+0, 0x1.c67f12e57d14bp+0, 0x1.c8f6d9406e7b5p+0,
-    0x1.cb720dcef9069p+0, 0x1.cdf0b555dc3fap+0, 0x1.d072d4a07897cp+0,
-    0x1.d2f87080d89f2p+0, 0x1.d5818dcfba487p+0, 0x1.d80e316c98398p+0,
-    0x1.da9e603db3285p+0, 0x1.dd321f301b460p+0, 0x1.dfc97337b9b5fp+0,
-    0x1.e264614f5a129p+0, 0x1.e502ee78b3ff6p+0, 0x1.e7a51fbc74c83p+0,
-    0x1.ea4afa2a490dap+0, 0x1.ecf482d8e67f1p+0, 0x1.efa1bee615a27p+0,
-    0x1.f252b376bba97p+0, 0x1.f50765b6e4540p+0, 0x1.f7bfdad9cbe14p+0,
-    0x1.fa7c1819e90d8p+0, 0x1.fd3c22b8f71f1p+0};
+/* exp of vectors, binary64: 32/ln2; ln2/32 = STEP_1 + STEP_2 */
+#define LLMCY_EXP64_INVERSE 0x1.71547652b82fep+5
+#define LLMCY_EXP64_STEP_1 0x1.62e42fefa0000p-6
+#define LLMCY_EXP64_STEP_2 0x1.cf79abc9e3b3ap-45
+/* exp(r) = 1 + r + r^2/2 + r^3 (C0 + C1 r + ...) */
+#define LLMCY_EXP64_C0 0x1.5555555555555p-3
+#define LLMCY_EXP64_C1 0x1.555555555194dp-5
+#define LLMCY_EXP64_C2 0x1.1111111111111p-7
+#define LLMCY_EXP64_C3 0x1.6c16ffe578468p-10
+#define LLMCY_EXP64_C4 0x1.a01a01a01a01ap-13
+/* exp of vectors, binary32: 16/ln2; ln2/16 = STEP_1 + STEP_2 */
+#define LLMCY_EXP32_INVERSE 0x1.71547652b82fep+4
+#define LLMCY_EXP32_STEP_1 0x1.62e42fefa0000p-5
+#define LLMCY_EXP32_STEP_2 0x1.cf79abc9e3b3ap-44
+/* exp(r) = 1 + r + r^2/2 + r^3 (C0 + C1 r + ...) */
+#define LLMCY_EXP32_C0 0x1.55555555254edp-3
+#define LLMCY_EXP32_C1 0x1.5555555555555p-5
+#define LLMCY_EXP32_C2 0x1.1111d8fbe2bb0p-7
+#define LLMCY_EXP32_C3 0x1.6c16c16c16c17p-10
+/* 2^(i/32) = head (27 bits) + tail */
+static const double LLMCY_EXP64_HEAD[32] __attribute__((aligned(64), unused)) = {
+    0x1.0000000000000p+0, 0x1.059b0d4000000p+0, 0x1.0b5586c000000p+0,
+    0x1.11301d0000000p+0, 0x1.172b83c000000p+0, 0x1.1d48730000000p+0,
+    0x1.2387a70000000p+0, 0x1.29e9df4000000p+0, 0x1.306fe0c000000p+0,
+    0x1.371a738000000p+0, 0x1.3dea64c000000p+0, 0x1.44e0860000000p+0,
+    0x1.4bfdad4000000p+0, 0x1.5342b58000000p+0, 0x1.5ab07dc000000p+0,
+    0x1.6247eb0000000p+0, 0x1.6a09e68000000p+0, 0x1.71f75e8000000p+0,
+    0x1.7a11474000000p+0, 0x1.8258998000000p+0, 0x1.8ace544000000p+0,
+    0x1.93737b0000000p+0, 0x1.9c49184000000p+0, 0x1.a5503b4000000p+0,
+    0x1.ae89f98000000p+0, 0x1.b7f76f4000000p+0, 0x1.c199bdc000000p+0,
+    0x1.cb720dc000000p+0, 0x1.d5818dc000000p+0, 0x1.dfc9734000000p+0,
+    0x1.ea4afa4000000p+0, 0x1.f50765c000000p+0};
+static const double LLMCY_EXP64_TAIL[32] __attribute__((aligned(64), unused)) = {
+    0x0.0p+0, -0x1.d4f5178a30757p-29, 0x1.f3121ec531725p-29,
+    0x1.25b50a4ebbf1bp-32, 0x1.f545eb737df23p-30, 0x1.68b9aa7805b80p-28,
+    -0x1.8a9dc7993e052p-28, 0x1.1fdee12c25d16p-28, -0x1.ce48ead2172a6p-28,
+    -0x1.8aac6ab1d7560p-29, 0x1.2342235b41224p-32, 0x1.8624b40c4dbd0p-30,
+    0x1.362a271d4397bp-28, -0x1.62b07e20f57c4p-28, 0x1.48542958c9301p-28,
+    0x1.d2ac258f87d03p-31, -0x1.80c4336f74d05p-28, 0x1.d8bee7ba46e1ep-29,
+    -0x1.4fe79282aefdcp-32, 0x1.4cce128acf88bp-28, -0x1.d55f24a4583aap-28,
+    0x1.9b8bc9e8a0388p-29, -0x1.5c0f6fe383b95p-28, -0x1.c1daa374bdbb7p-28,
+    0x1.5ad3ad5e8734dp-28, -0x1.04a1b915584f8p-28, 0x1.85529c2220cb1p-28,
+    0x1.df20d22a0797ap-29, 0x1.f7490e4bb40b6p-29, -0x1.08c9428d2e6a8p-29,
+    -0x1.5b6f267a708c6p-28, -0x1.23757f3160f69p-29};
+/* 2^(i/16), its bits less i 2^48 */
+static const double LLMCY_EXP32_POWER[16] __attribute__((aligned(64), unused)) = {
+    0x1.0000000000000p+0, 0x1.fb5586cf9890fp-1, 0x1.f72b83c7d517bp-1,
+    0x1.f387a6e756238p-1, 0x1.f06fe0a31b715p-1, 0x1.edea64c123422p-1,
+    0x1.ebfdad5362a27p-1, 0x1.eab07dd485429p-1, 0x1.ea09e667f3bcdp-1,
+    0x1.ea11473eb0187p-1, 0x1.eace5422aa0dbp-1, 0x1.ec49182a3f090p-1,
+    0x1.ee89f995ad3adp-1, 0x1.f199bdd85529cp-1, 0x1.f5818dcfba487p-1,
+    0x1.fa4afa2a490dap-1};
 /* log: ln2 = LN2_HEAD (a multiple of 2^-42) + LN2_TAIL; the pieces of [0.705, 1.41) */
 #define LLMCY_LN2_HEAD 0x1.62e42fefa3800p-1
 #define LLMCY_LN2_TAIL 0x1.ef35793c76730p-45

@@ -7,7 +7,7 @@ elements nor the instruction set can reach it.  Nothing is saved for a backward 
 cimport numpy as cnp
 
 from llmcy._kernels.cr_math cimport (
-    cr_cos_r, cr_exp_block, cr_log1p_r, cr_log_r, cr_pow_r, cr_sin_r,
+    cr_cos_r, cr_exp, cr_exp_block, cr_log1p_r, cr_log_r, cr_pow_r, cr_sin_r,
 )
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.types cimport real
@@ -77,6 +77,14 @@ def exp(cnp.ndarray x, cnp.ndarray out, int n_threads):  # IN, OUT
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     with nogil:
         parallel_for(_exp, &job, n, EXP_GRAIN, 0, n_threads)
+
+
+def exp_singly(cnp.ndarray x, cnp.ndarray out):  # IN, OUT
+    """exp as other kernels ask for it: one binary64 number at a time."""
+    cdef Job job = _job(x, x, out)
+    cdef Py_ssize_t i
+    for i in range(cnp.PyArray_SIZE(out)):
+        job.out[i] = <real>cr_exp(<double>job.x[i])
 
 
 def log(cnp.ndarray x, cnp.ndarray out, int n_threads):  # IN, OUT

@@ -6,7 +6,7 @@
 # (numerics contract, section 6).  Leaving an entry out and adding +0 for it are the same: the sum
 # is never -0.  Elements are of the build's scalar type, the tail is a binary64 chain.
 
-from llmcy._kernels.cr_math cimport cr_exp_block
+from llmcy._kernels.cr_math cimport cr_exp_block_below
 from llmcy._kernels.order cimport ROWS, sum_rows
 from llmcy._kernels.types cimport is_finite_real, real
 
@@ -57,10 +57,7 @@ cdef inline Py_ssize_t exponentials(
     An infinite maximum is not left out: infinity minus itself is no zero, and the row is NaN.
     """
     cdef real M = row_max(x, n)
-    cdef Py_ssize_t j
-    for j in range(n):
-        e[j] = x[j] - M
-    cr_exp_block(e, e, n)
+    cr_exp_block_below(x, M, e, n)
     top[0] = M
     return first_equal(x, M, n) if is_finite_real(M) else -1
 
