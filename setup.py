@@ -22,7 +22,7 @@ FLOAT_KERNELS = [  # built per instruction set and dtype
     "attention",
     "attention_step",
     "cross_entropy",
-    "decode_block",
+    "decode_step",
     "elementary",
     "elementwise",
     "embedding",

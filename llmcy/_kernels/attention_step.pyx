@@ -17,7 +17,7 @@ to the other.  Values are values[s, g, j, e].
 
 cimport numpy as cnp
 
-from llmcy._kernels.step_heads cimport KEY_BLOCK_SIZE, Step, attend_heads
+from llmcy._kernels.step_heads cimport KEY_BLOCK_SIZE, Step, append_token, attend_heads
 from llmcy._kernels.types cimport i64, real
 
 cnp.import_array()
@@ -45,6 +45,7 @@ def attention_step(
     job.out = <real*>cnp.PyArray_DATA(out)
     job.weights = NULL if weights is None else <real*>cnp.PyArray_DATA(<cnp.ndarray>weights)
     job.C, job.H, job.Hk, job.Dh, job.longest = C, H, Hk, Dh, longest
+    job.q_row, job.kv_row = H * Dh, Hk * Dh
     with nogil:
         status = attend_heads(&job, n, n_threads)
     if status:
@@ -64,15 +65,10 @@ def cache_append(
     cdef real* all_values = <real*>cnp.PyArray_DATA(values)
     cdef const i64* row = <const i64*>cnp.PyArray_DATA(rows)
     cdef const i64* position = <const i64*>cnp.PyArray_DATA(positions)
-    cdef Py_ssize_t blocks = (C + KEY_BLOCK_SIZE - 1) // KEY_BLOCK_SIZE
-    cdef Py_ssize_t i, g, e, at, block
+    cdef Py_ssize_t i
     with nogil:
         for i in range(n):
-            for g in range(Hk):
-                at = row[i] * Hk + g
-                block = (at * blocks + position[i] // KEY_BLOCK_SIZE) * Dh
-                for e in range(Dh):
-                    all_keys[(block + e) * KEY_BLOCK_SIZE + position[i] % KEY_BLOCK_SIZE] = (
-                        key[(i * Hk + g) * Dh + e]
-                    )
-                    all_values[(at * C + position[i]) * Dh + e] = value[(i * Hk + g) * Dh + e]
+            append_token(
+                key + i * Hk * Dh, value + i * Hk * Dh, all_keys, all_values, row[i], position[i],
+                C, Hk, Dh,
+            )

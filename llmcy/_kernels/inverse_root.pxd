@@ -1,4 +1,4 @@
-# The inverse root of RMSNorm (formula in rms_norm.pyx), for rms_norm and decode_block.
+# The inverse root of RMSNorm (formula in rms_norm.pyx), for rms_norm and decode_step.
 
 from llmcy._kernels.cr_math cimport cr_exp, cr_log
 from llmcy._kernels.types cimport IS_F32, real, sqrt

@@ -1,4 +1,4 @@
-# The sigmoid of a block of elements, for swiglu and decode_block.
+# The sigmoid of a block of elements, for swiglu and decode_step.
 
 from llmcy._kernels.cr_math cimport cr_exp_block_decay
 from llmcy._kernels.types cimport real

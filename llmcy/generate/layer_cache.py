@@ -19,7 +19,13 @@ from llmcy.nn import Attention
 from llmcy.nn.module import Parameter
 from llmcy.tape.tensor import check_finite
 
-__all__ = ["AttentionEvidence", "LayerKVCache", "PreparedTokens", "forward_incremental"]
+__all__ = [
+    "AttentionEvidence",
+    "LayerKVCache",
+    "PreparedTokens",
+    "changed_cache",
+    "forward_incremental",
+]
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -57,6 +63,8 @@ class LayerKVCache:
         Sequences, B.
     capacity
         Positions a sequence can fill, C.
+    lengths
+        Int64 (B,), zeros: where to note how many of them are filled.
 
     Raises
     ------
@@ -65,7 +73,9 @@ class LayerKVCache:
         ``ElementCountOverflow``, ``AllocationFailed``.
     """
 
-    def __init__(self, attention: Attention, batch: int, capacity: int) -> None:
+    def __init__(
+        self, attention: Attention, batch: int, capacity: int, lengths: Ids | None = None
+    ) -> None:
         if batch <= 0:
             raise CacheError("ZeroBatchSize", f"a cache needs at least one sequence, got {batch}")
         if capacity <= 0:
@@ -103,7 +113,7 @@ class LayerKVCache:
                 cause=error,
                 elements=elements,
             ) from error
-        self._lengths = np.zeros(batch, np.int64)
+        self._lengths = np.zeros(batch, np.int64) if lengths is None else lengths
 
     # ------------------------------------------------------------------ looking
     @property
@@ -130,6 +140,11 @@ class LayerKVCache:
         for view in views:
             view.flags.writeable = False
         return views
+
+    @property
+    def arrays(self) -> tuple[Array, Array]:
+        """The storage itself, for the kernels that read and fill it."""
+        return self._keys, self._values
 
     def keys(self) -> Array:
         """Rotated keys, (B, Hk, length, w), a copy; +0 behind a shorter sequence."""
@@ -219,24 +234,6 @@ class LayerKVCache:
         )
         return mixed, PreparedTokens(rows, lengths, key, value)
 
-    def step(
-        self,
-        block: kernels.DecodeBlock,
-        x: Array,
-        factors: tuple[Array, Array],
-        rows: Ids,
-        lengths: Ids,
-    ) -> PreparedTokens | None:
-        """One token a row through a whole block, ``x`` (n, D) in place; nothing is stored yet.
-
-        None when a value was not finite.
-        """
-        width = self.n_kv_heads * self.head_dim
-        key, value = np.empty((len(x), width), x.dtype), np.empty((len(x), width), x.dtype)
-        if block.step(x, *factors, self._keys, self._values, rows, lengths, key, value):
-            return PreparedTokens(rows, lengths, key, value)
-        return None
-
     def accepts(self, prepared: PreparedTokens) -> bool:
         """Whether every sequence still ends where the prepared tokens begin."""
         if len(prepared.rows) == 1:
@@ -268,6 +265,15 @@ class LayerKVCache:
     def reset(self) -> None:
         """Forget every position; the storage is neither cleared nor made anew."""
         self._lengths[:] = 0
+
+
+def changed_cache(layer: int) -> CacheError:
+    """What to raise when a cache has changed since new tokens for it were computed."""
+    return CacheError(
+        "PreparedCacheChanged",
+        f"layer {layer} has changed since its new row was prepared",
+        layer=layer,
+    )
 
 
 def _parts(attention: Attention) -> tuple[Parameter, ...]:

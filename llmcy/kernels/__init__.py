@@ -27,7 +27,13 @@ from llmcy.kernels.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_row_losses,
 )
-from llmcy.kernels.decode_block import BlockWeights, DecodeBlock, turning_factors
+from llmcy.kernels.decode_step import (
+    BlockWeights,
+    CachedDecodeStep,
+    DecoderWeights,
+    DecodeStep,
+    StepResult,
+)
 from llmcy.kernels.elementary import cos, exp, log, log1p, pow, sin
 from llmcy.kernels.elementwise import (
     accumulate,
@@ -64,12 +70,15 @@ __all__ = [
     "AdamWGroup",
     "AdamWUpdate",
     "BlockWeights",
-    "DecodeBlock",
+    "CachedDecodeStep",
+    "DecodeStep",
+    "DecoderWeights",
     "GradNorm",
     "NonFiniteStage",
     "RecordedCalls",
     "Recording",
     "RmsNorm",
+    "StepResult",
     "accumulate",
     "adamw_stages",
     "adamw_update",
@@ -125,6 +134,5 @@ __all__ = [
     "sum_rows",
     "swiglu",
     "swiglu_backward",
-    "turning_factors",
     "zeros",
 ]

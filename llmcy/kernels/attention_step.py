@@ -64,11 +64,12 @@ def _checked_places(
     _check.token_ids(name, positions, (n,))
     if n == 0:
         return 0
-    if rows.min() < 0 or rows.max() >= batch:
-        _check.fail_range("rows", rows.tolist(), f"whole numbers from 0 to {batch - 1}")
-    longest = int(positions.max())
-    if positions.min() < 0 or longest >= capacity:
-        _check.fail_range(name, positions.tolist(), f"whole numbers from 0 to {capacity - 1}")
+    owners, places = rows.tolist(), positions.tolist()  # numpy takes longer to look at so few
+    if min(owners) < 0 or max(owners) >= batch:
+        _check.fail_range("rows", owners, f"whole numbers from 0 to {batch - 1}")
+    longest: int = max(places)
+    if min(places) < 0 or longest >= capacity:
+        _check.fail_range(name, places, f"whole numbers from 0 to {capacity - 1}")
     return longest
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmcy import kernels
 from llmcy.config import ModelConfig
 from llmcy.errors import CachedGenerationError, CacheError, GenerationError
 from llmcy.generate import (
-    CacheSession,
     GenerationConfig,
     GenerationStep,
     Greedy,
@@ -22,6 +22,7 @@ from llmcy.generate import (
     generate_batch,
     generate_cached,
     generate_uncached,
+    session,
 )
 from llmcy.kernels import log_softmax
 from llmcy.model import Decoder
@@ -148,12 +149,16 @@ def test_a_failure_in_the_middle_keeps_the_draws_already_made(
 ) -> None:
     rng, other = SplitMix64(4), SplitMix64(4)
     steps: list[GenerationStep] = []
-    real_head = CacheSession._head
+    real_step, real_norm = kernels.CachedDecodeStep.step, session.final_norm
 
-    def overflowing(session: CacheSession) -> np.ndarray:
-        return real_head(session) * (1.0 if len(steps) < 2 else 1.7e308)
+    def stopping(self: kernels.CachedDecodeStep, *given: Any) -> kernels.StepResult | None:
+        return real_step(self, *given) if len(steps) < 2 else None
 
-    monkeypatch.setattr(CacheSession, "_head", overflowing)
+    def overflowing(*given: Any) -> np.ndarray:
+        return np.full_like(real_norm(*given), 1.0 if len(steps) < 2 else np.inf)
+
+    monkeypatch.setattr(kernels.CachedDecodeStep, "step", stopping)
+    monkeypatch.setattr(session, "final_norm", overflowing)
     with pytest.raises(CachedGenerationError) as caught:
         generate_cached(
             model(), [1], GenerationConfig(DRAWN, None, 5), rng, on_token=steps.append

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmcy import _kernels
+from llmcy import _kernels, kernels
 from llmcy.config import ModelConfig
 from llmcy.errors import CacheError, OptimizerError
+from llmcy.generate import session as session_module
 from llmcy.generate.kv_cache import CacheSession, KVCache, WorkCounters
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, AdamWConfig
@@ -256,41 +257,76 @@ def test_a_failed_step_changes_nothing_and_a_failed_prefill_empties() -> None:
             assert all(len(layer) == 0 for layer in cache.layers)
 
 
-def test_a_failed_decode_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = published()
-    cache = KVCache(model)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_failed_decode_changes_nothing(batch: int) -> None:
+    """The head overflows for one token; five sequences at once take the way of single kernels."""
+    model = Decoder.initialize(ModelConfig(5, 4, 2, 2, 4, 3, tied_head=False), 38)
+    assert model.output_head is not None
+    for block in model.blocks:  # the residual stream is the token's own row
+        for layer in (block.attention.output, block.ffn.down):
+            layer.weight.assign(np.zeros(layer.weight.shape))
+    table = np.eye(5, 4)
+    table[4] = [0, 0, 0, 1]
+    table[3] = table[0]
+    model.token_embedding.weight.assign(table)
+    head = np.ones((5, 4))
+    head[2, 3] = 1.7e308
+    model.output_head.weight.assign(head)
+    cache = KVCache(model, batch)
     with cache.bind(model) as session:
-        session.prefill([0, 1])
+        session.prefill([[0, 1]] * batch)
         held = state(cache)
-        real_head = CacheSession._head
-        monkeypatch.setattr(CacheSession, "_head", lambda s: real_head(s) * 1.7e308)
         with pytest.raises(CacheError) as caught:
-            session.decode(2)
+            session.decode([2] * (batch - 1) + [4])
         assert (caught.value.kind, caught.value.cause.op) == ("Autodiff", "tied_linear")
         assert state(cache) == held
-        monkeypatch.undo()
-        assert hexbits(session.decode(2).logits) == DECODE
+        whole = full_logits(model, [0, 1, 2])[-1]
+        assert_same_bits(session.decode([2] * batch).logits[0, 0], whole)
 
 
 def test_a_row_that_grew_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both ways: a few sequences in one call, many by single kernels."""
+    model = published()
+    for batch, where, name in (
+        (1, kernels.CachedDecodeStep, "step"), (5, session_module, "head_logits")
+    ):  # fmt: skip
+        cache = KVCache(model, batch)
+        other = cache.bind(model)
+        with cache.bind(model) as session:
+            session.prefill([[0, 1]] * batch)
+            real = getattr(where, name)
+
+            def intrude(*given: Any, real: Any = real, other: Any = other, n: int = batch) -> Any:
+                monkeypatch.undo()
+                other.decode([3] * n)
+                return real(*given)
+
+            monkeypatch.setattr(where, name, intrude)
+            with pytest.raises(CacheError) as caught:
+                session.decode([2] * batch)
+            assert (caught.value.kind, caught.value.layer) == ("PreparedCacheChanged", 0)
+            assert cache.lengths.tolist() == [3] * batch
+            assert [len(layer) for layer in cache.layers] == [3, 3]
+        other.close()
+
+
+def test_memory_for_packed_weights_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = published()
     cache = KVCache(model)
-    other = cache.bind(model)
+
+    def none_left(*_: object) -> None:
+        raise MemoryError
+
     with cache.bind(model) as session:
         session.prefill([0, 1])
-        real_head = CacheSession._head
-
-        def intrude(held: CacheSession) -> np.ndarray:
-            monkeypatch.undo()
-            other.decode(3)
-            return real_head(held)
-
-        monkeypatch.setattr(CacheSession, "_head", intrude)
+        held = state(cache)
+        monkeypatch.setattr(kernels, "DecodeStep", none_left)
         with pytest.raises(CacheError) as caught:
             session.decode(2)
-        assert (caught.value.kind, caught.value.layer) == ("PreparedCacheChanged", 0)
-        assert cache.lengths.tolist() == [3]
-    other.close()
+        assert caught.value.kind == "AllocationFailed"
+        assert state(cache) == held
+        monkeypatch.undo()
+        assert hexbits(session.decode(2).logits) == DECODE
 
 
 def test_a_full_counter_stops_before_anything_is_stored() -> None:
