@@ -15,11 +15,15 @@ Both carry their state from one array to the next, so no concatenated copy is ev
 cimport numpy as cnp
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 
-from llmcy._kernels.order cimport ROWS, dot_rows
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.types cimport IS_F32, fabs, real
 
 cnp.import_array()
+
+cdef extern from "llmcy_squares.h" nogil:
+    enum:
+        RUNS "LLMCY_RUNS"
+    void sum_squares "llmcy_sum_squares"(const real* const* x, Py_ssize_t n, double* sums)
 
 cdef enum:
     RATIOS = 64             # elements without a new maximum that are divided side by side
@@ -64,31 +68,22 @@ cdef void scaled_sum(const real* g, Py_ssize_t n, double* top_out, double* sq_ou
 cdef struct Part:
     const real* g
     Py_ssize_t head, blocks, tail
-    Py_ssize_t first_group      # of ROWS whole blocks, the last perhaps of fewer; among all arrays
-    double* sums                # of the whole blocks
 
-cdef struct Parts:
+cdef struct Blocks:
     Py_ssize_t n
-    Part* part
+    const real** start      # of every whole block of every array
+    double* sums
 
 
 cdef void _block_sums(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
-    # blocks are independent: the chains of ROWS of them run side by side
-    cdef Parts* all = <Parts*>ctx
-    cdef Part* part
-    cdef const real* g
-    cdef Py_ssize_t p = 0, block, group, rows, r
-    cdef double chains[ROWS]
-    for group in range(lo, hi):
-        while p + 1 < all.n and all.part[p + 1].first_group <= group:
-            p += 1
-        part = &all.part[p]
-        block = (group - part.first_group) * ROWS
-        rows = min(part.blocks - block, <Py_ssize_t>ROWS)
-        g = part.g + part.head + block * NORM_BLOCK
-        dot_rows(g, g, rows, NORM_BLOCK, chains)
-        for r in range(rows):
-            part.sums[block + r] = chains[r]
+    # blocks are independent: the chains of RUNS of them run side by side
+    cdef Blocks* blocks = <Blocks*>ctx
+    cdef Py_ssize_t i
+    while hi - lo >= RUNS:
+        sum_squares(blocks.start + lo, NORM_BLOCK, blocks.sums + lo)
+        lo += RUNS
+    for i in range(lo, hi):
+        blocks.sums[i] = chain(0.0, blocks.start[i], NORM_BLOCK)
 
 
 cdef inline double chain(double sum, const real* g, Py_ssize_t n) noexcept nogil:
@@ -98,52 +93,57 @@ cdef inline double chain(double sum, const real* g, Py_ssize_t n) noexcept nogil
     return sum
 
 
-cdef double sum_of_blocks(Parts* all) noexcept nogil:
-    """The sums of all blocks in their order, those that join arrays made on the way."""
-    cdef Part* part
+cdef double sum_of_parts(const Part* parts, Py_ssize_t n, const double* sums) noexcept nogil:
+    """The sums of all blocks in their order, of those that join arrays made on the way."""
     cdef Py_ssize_t p, b
     cdef double total = 0.0, block = 0.0
-    for p in range(all.n):
-        part = &all.part[p]
-        block = chain(block, part.g, part.head)
-        if part.blocks > 0 or part.tail > 0:  # the head, if any, ended a block
+    for p in range(n):
+        block = chain(block, parts[p].g, parts[p].head)
+        if parts[p].blocks > 0 or parts[p].tail > 0:  # the head, if any, ended a block
             total = total + block
             block = 0.0
-        for b in range(part.blocks):
-            total = total + part.sums[b]
-        block = chain(block, part.g + part.head + part.blocks * NORM_BLOCK, part.tail)
+        for b in range(parts[p].blocks):
+            total = total + sums[b]
+        sums += parts[p].blocks
+        block = chain(
+            block, parts[p].g + parts[p].head + parts[p].blocks * NORM_BLOCK, parts[p].tail
+        )
     return total + block
 
 
 cdef double blockwise_sum(tuple xs, int n_threads):
-    cdef Parts all
-    cdef Py_ssize_t n, p, before = 0, blocks = 0, groups = 0
+    cdef Blocks blocks
+    cdef Part* parts
+    cdef Part* part
+    cdef Py_ssize_t n, p, b, n_arrays = len(xs), before = 0, most = 0
     cdef double result
-    cdef double* sums
     cdef cnp.ndarray x
-    all.n = len(xs)
     for x in xs:
-        blocks += cnp.PyArray_SIZE(x) // NORM_BLOCK
-    all.part = <Part*>PyMem_Malloc(all.n * sizeof(Part) + blocks * sizeof(double))
-    if all.part == NULL:
+        most += cnp.PyArray_SIZE(x) // NORM_BLOCK
+    parts = <Part*>PyMem_Malloc(
+        n_arrays * sizeof(Part) + most * (sizeof(double) + sizeof(const real*))
+    )
+    if parts == NULL:
         raise MemoryError("no memory for the sums of blocks of gradients")
-    sums = <double*>(all.part + all.n)
-    for p in range(all.n):
+    blocks.n = 0
+    blocks.sums = <double*>(parts + n_arrays)
+    blocks.start = <const real**>(blocks.sums + most)
+    for p in range(n_arrays):
         x = xs[p]
         n = cnp.PyArray_SIZE(x)
-        all.part[p].g = <const real*>cnp.PyArray_DATA(x)
-        all.part[p].head = min(n, (NORM_BLOCK - before) % NORM_BLOCK)
-        all.part[p].blocks = (n - all.part[p].head) // NORM_BLOCK
-        all.part[p].tail = (n - all.part[p].head) % NORM_BLOCK
-        all.part[p].first_group = groups
-        all.part[p].sums = sums
-        sums += all.part[p].blocks
-        groups += (all.part[p].blocks + ROWS - 1) // ROWS
+        part = &parts[p]
+        part.g = <const real*>cnp.PyArray_DATA(x)
+        part.head = min(n, (NORM_BLOCK - before) % NORM_BLOCK)
+        part.blocks = (n - part.head) // NORM_BLOCK
+        part.tail = (n - part.head) % NORM_BLOCK
+        for b in range(part.blocks):
+            blocks.start[blocks.n] = part.g + part.head + b * NORM_BLOCK
+            blocks.n += 1
         before = (before + n) % NORM_BLOCK
     with nogil:
-        parallel_for(_block_sums, &all, groups, 2, 0, n_threads)
-        result = sum_of_blocks(&all)
-    PyMem_Free(all.part)
+        parallel_for(_block_sums, &blocks, blocks.n, RUNS, 0, n_threads)
+        result = sum_of_parts(parts, n_arrays, blocks.sums)
+    PyMem_Free(parts)
     return result
 
 

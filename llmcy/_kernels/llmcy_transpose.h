@@ -45,19 +45,25 @@ LLMCY_INLINE void llmcy_interleave(llmcy_aligned_vec a, llmcy_aligned_vec b, llm
 }
 #endif
 
-/* flat[c * rows + r] = x[r * stride + c] for VEC_LANES columns; `rows` is a power of two, at most
- * LLMCY_MOST_LINES, and the number of vectors of `flat`.  Moving the top bit of a line's number to the end of an element's
- * place, once for each bit, is what the rounds do. */
-LLMCY_INLINE void llmcy_transpose_rows(int rows, const llmcy_real *x, ptrdiff_t stride,
-                                       llmcy_vec *flat) {
-    llmcy_aligned_vec one[LLMCY_MOST_LINES], two[LLMCY_MOST_LINES];
-    for (int r = 0; r < rows; r++) one[r] = (llmcy_aligned_vec)llmcy_vec_load(x + r * stride);
+/* As llmcy_transpose_rows, of lines in registers.  Moving the top bit of a line's number to the end
+ * of an element's place, once for each bit, is what the rounds do. */
+LLMCY_INLINE void llmcy_transpose_lines(int rows, llmcy_aligned_vec *one) {
+    llmcy_aligned_vec two[LLMCY_MOST_LINES];
     for (int width = 1; width < rows; width *= 2) {
         for (int i = 0; i < rows / 2; i++)
             llmcy_interleave(one[i], one[i + rows / 2], &two[2 * i], &two[2 * i + 1]);
         for (int i = 0; i < rows; i++) one[i] = two[i];
     }
-    for (int r = 0; r < rows; r++) flat[r] = (llmcy_vec)one[r];
+}
+
+/* flat[c * rows + r] = x[r * stride + c] for VEC_LANES columns; `rows` is a power of two, at most
+ * LLMCY_MOST_LINES, and the number of vectors of `flat`. */
+LLMCY_INLINE void llmcy_transpose_rows(int rows, const llmcy_real *x, ptrdiff_t stride,
+                                       llmcy_vec *flat) {
+    llmcy_aligned_vec line[LLMCY_MOST_LINES];
+    for (int r = 0; r < rows; r++) line[r] = (llmcy_aligned_vec)llmcy_vec_load(x + r * stride);
+    llmcy_transpose_lines(rows, line);
+    for (int r = 0; r < rows; r++) flat[r] = (llmcy_vec)line[r];
 }
 
 /* columns[c][r] = x[r * stride + c] */
