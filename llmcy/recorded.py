@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llmcy import kernels
 from llmcy.kernels import Recording
 from llmcy.model import Decoder
 from llmcy.nn.module import Wiring
 from llmcy.ops.ids import as_ids
-from llmcy.tape import RecordedPass, Tensor, ready_to_record
+from llmcy.tape import CarriedGradients, RecordedPass, Tensor, ready_to_record
 
 __all__ = ["RECORDING_BYTES", "RecordedStep"]
 
 RECORDING_BYTES = 2**31
 """Memory that the recorded steps of one model may take; each takes what an ordinary step does."""
 
+PIECES_BYTES = 2**24
+"""Memory that the small arrays of all pieces of a batch may take: it grows with their number."""
+
 TokenIds = NDArray[np.int64]
+Form = tuple[tuple[int, ...], int | None]
 
 
 class RecordedStep:
@@ -61,14 +67,16 @@ class RecordedStep:
         self._free = threading.Lock()
         self._left = limit
         self._wiring: Wiring | None = None
-        self._steps: dict[tuple[int, ...], tuple[TokenIds, TokenIds, RecordedPass] | None] = {}
+        self._steps: dict[Form, tuple[TokenIds, TokenIds, RecordedPass] | None] = {}
 
     def run(
         self,
         inputs: ArrayLike,
         targets: ArrayLike,
         *,
+        rows: int | None = None,
         check: Callable[[Tensor], object] | None = None,
+        check_mean: Callable[[float], object] | None = None,
     ) -> float:
         """The loss of a batch; its gradients are added to those of the parameters.
 
@@ -76,30 +84,37 @@ class RecordedStep:
         ----------
         inputs, targets
             Token ids (B, T).
+        rows
+            Rows that go forward and backward at once, >= 1; None: all.  No bit depends on it.
         check
             Called with the loss of an ordinary pass before it goes backward.
+        check_mean
+            Called with the loss of a batch that went through the tape in pieces, before the
+            parameters receive gradients.
 
         Raises
         ------
         ModelError, AutodiffError
             As :meth:`Decoder.loss` and :meth:`Tensor.backward`; no gradient has then changed.
         """
+        shape = np.shape(inputs)
+        if rows is not None and (not shape or rows >= shape[0]):
+            rows = None  # one piece
         value = None
         if self._free.acquire(blocking=False):  # one thread at a time can use the arrays
             try:
-                value = self._repeat(inputs, targets)
+                value = self._repeat(inputs, targets, rows)
             finally:
                 self._free.release()
         if value is None:
-            value = self._pass(inputs, targets, check)
+            value = self._pass(inputs, targets, rows, check, check_mean)
         return value
 
-    def _repeat(self, inputs: ArrayLike, targets: ArrayLike) -> float | None:
+    def _repeat(self, inputs: ArrayLike, targets: ArrayLike, rows: int | None) -> float | None:
         if not (isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray)):
             return None
-        shape = inputs.shape
-        step = self._steps.get(shape)
-        if step is None or targets.shape != shape:
+        step = self._steps.get((inputs.shape, rows))
+        if step is None or targets.shape != inputs.shape:
             return None
         fixed_inputs, fixed_targets, both = step
         if (
@@ -115,7 +130,12 @@ class RecordedStep:
         return both.run()
 
     def _pass(
-        self, inputs: ArrayLike, targets: ArrayLike, check: Callable[[Tensor], object] | None
+        self,
+        inputs: ArrayLike,
+        targets: ArrayLike,
+        rows: int | None,
+        check: Callable[[Tensor], object] | None,
+        check_mean: Callable[[float], object] | None,
     ) -> float:
         model = self._model
         wiring = model.wiring()
@@ -124,32 +144,74 @@ class RecordedStep:
             self._steps = {}  # nothing recorded can be of use again
             self._wiring = wiring
         leaves = [parameter for _, parameter in wiring.named]
-        shape = np.shape(inputs)
-        if shape in self._steps or not _is_plain(model) or not ready_to_record(leaves):
-            return _ordinary(model, inputs, targets, check).item()
+        form = np.shape(inputs), rows
+        if form in self._steps or not _is_plain(model) or not ready_to_record(leaves):
+            return _ordinary(model, inputs, targets, rows, check, check_mean, nullcontext)()
         fixed = as_ids("inputs", inputs).copy(), as_ids("targets", targets).copy()
-        with Recording(self._left) as recording:
-            loss = _ordinary(model, *fixed, check)
+        small = None if rows is None else PIECES_BYTES
+        with Recording(self._left, small_limit=small) as recording:
+            loss = _ordinary(model, *fixed, rows, check, check_mean, recording.unheard)
         calls = recording.finish([leaf.grad for leaf in leaves if leaf.grad is not None])
-        self._steps[shape] = None  # not to be tried again
+        self._steps[form] = None  # not to be tried again
         if calls is not None:
             both = RecordedPass(calls, loss, leaves)
-            self._steps[shape] = (*fixed, both)
+            self._steps[form] = (*fixed, both)
             self._left -= both.nbytes
-        return loss.item()
+        return loss()
 
 
 def _ordinary(
     model: Decoder,
     inputs: ArrayLike,
     targets: ArrayLike,
+    rows: int | None,
     check: Callable[[Tensor], object] | None,
-) -> Tensor:
+    check_mean: Callable[[float], object] | None,
+    unheard: Callable[[], AbstractContextManager[None]],
+) -> Callable[[], float]:
+    """Both passes; what is returned reads the loss from the array that holds it."""
+    if rows is not None:
+        ids = as_ids("inputs", inputs), as_ids("targets", targets)
+        return _in_pieces(model, *ids, rows, check, check_mean, unheard)
     loss = model.loss(inputs, targets)
     if check is not None:
         check(loss)
     loss.backward()
-    return loss
+    return loss.data.item
+
+
+def _in_pieces(
+    model: Decoder,
+    inputs: TokenIds,
+    targets: TokenIds,
+    rows: int,
+    check: Callable[[Tensor], object] | None,
+    check_mean: Callable[[float], object] | None,
+    unheard: Callable[[], AbstractContextManager[None]],
+) -> Callable[[], float]:
+    """Piece after piece, each continuing the accumulators of the one before (contract, part two,
+    section 2); the loss is one mean over the targets of all of them."""
+    carry = CarriedGradients()
+    row_losses: NDArray[np.float64] = np.empty(targets.size)
+    done = 0
+    for first in range(0, len(inputs), rows):
+        piece = slice(first, first + rows)
+        here = row_losses[done : done + targets[piece].size]
+        done += here.size
+        loss = model.loss(inputs[piece], targets[piece], targets.size, row_losses=here)
+        if check is not None:
+            check(loss)
+        loss.backward(1.0, carry=carry)
+
+    def mean() -> float:
+        return float(kernels.mean(row_losses))
+
+    if check_mean is not None:
+        with unheard():
+            value = mean()
+        check_mean(value)
+    carry.commit()
+    return mean
 
 
 _METHODS = Decoder.loss, Decoder.forward

@@ -19,6 +19,7 @@ from llmcy.errors import RangeError, TrainerError
 from llmcy.kernels.memory import release_memory
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, AdamWConfig, LearningRateSchedule
+from llmcy.recorded import RECORDING_BYTES, RecordedStep
 from llmcy.reference.fixtures import TrainingFixture, wide
 from llmcy.rng import SplitMix64
 from llmcy.tape import Tensor
@@ -129,7 +130,8 @@ def test_a_loss_that_is_not_finite_is_refused_in_pieces_too(
     assert updater.optimizer.step_count == 0
 
 
-def test_memory_follows_the_micro_batch() -> None:
+@pytest.mark.parametrize("limit", [0, RECORDING_BYTES], ids=["tape", "recorded"])
+def test_memory_follows_the_micro_batch(limit: int) -> None:
     """Counted by the store of large arrays: what a step had in use lies there afterwards."""
     config = ModelConfig(256, 64, 2, 2, 128, 128, dtype="float32")
     rng = SplitMix64(1)
@@ -144,14 +146,14 @@ def test_memory_follows_the_micro_batch() -> None:
     assert batch.width == 16
     used = {}
     for size in (1, 2, 4, 8, 16):
-        updater = Updater(
-            Decoder.initialize(config, 1), AdamW(AdamWConfig(1e-3)), 1.0, micro_batch_size=size
-        )
+        model = Decoder.initialize(config, 1)
+        updater = Updater(model, AdamW(AdamWConfig(1e-3)), 1.0, micro_batch_size=size)
+        updater._step = RecordedStep(model, limit=limit)
         release_memory()
         before = memory.held()
         for step in (1, 2, 3):
             updater.update(step, batch, 1e-3)
-        del updater  # with what it keeps from one update to the next
+        del model, updater  # with what it keeps from one update to the next
         gc.collect()
         used[size] = memory.held() - before
     row = used[2] - used[1]

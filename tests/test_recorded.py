@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from llmcy import _kernels, available_isas, kernels, ops
+from llmcy import recorded as recorded_module
 from llmcy._threads import num_threads, set_num_threads
 from llmcy.config import ModelConfig
 from llmcy.errors import AutodiffError, ModelError
@@ -258,3 +259,121 @@ def test_a_failed_recording_gives_nothing() -> None:
     with kernels.Recording(1000) as again:
         kernels.add(np.ones(2), np.ones(2))
     assert again.finish() is not None
+
+
+# --------------------------------------------------------------------------- in pieces of rows
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("changes", [{}, *OTHERS], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+def test_pieces_are_recorded_too(changes, dtype: str, rows: int, tape_calls) -> None:
+    """All pieces of a batch are one list of calls, with the bits of the whole batch."""
+    a, b = model(dtype, **changes), model(dtype, **changes)
+    optimizers = AdamW(AdamWConfig(0.01)), AdamW(AdamWConfig(0.01))
+    step = RecordedStep(b)
+    rng = np.random.default_rng(0)
+    widths = [5, 5, 2, 5, 2, 5]
+    for width in widths:
+        pair = batch(rng, rows=width, tokens=7)
+        assert ordinary(a, *pair) == step.run(*pair, rows=rows)
+        assert gradients(a) == gradients(b)
+        for m, optimizer in zip((a, b), optimizers, strict=True):
+            named = m.named_parameters()
+            optimizer.step(named, transform=clip_grad_norm(named, 0.5).transform)
+            m.zero_grad()
+    pieces = sum(-(-width // rows) for width in (5, 2))
+    assert len(tape_calls) == len(widths) + pieces
+
+
+def test_sizes_of_pieces_are_kept_apart(tape_calls) -> None:
+    a, b = model(), model()
+    step = RecordedStep(b)
+    rng = np.random.default_rng(1)
+    for rows in (None, 2, 3, 2, None, 3):
+        pair = batch(rng, rows=6)
+        assert ordinary(a, *pair) == step.run(*pair, rows=rows)
+        assert gradients(a) == gradients(b)
+        a.zero_grad()
+        b.zero_grad()
+    assert len(tape_calls) == 6 + 1 + 3 + 2
+
+
+def test_pieces_are_added_to_gradients_that_were_not_cleared(tape_calls) -> None:
+    a, b = model(), model()
+    step = RecordedStep(b)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        pair = batch(rng, rows=4)
+        assert ordinary(a, *pair) == step.run(*pair, rows=2)
+        assert gradients(a) == gradients(b)
+    assert len(tape_calls) == 3 + 3 * 2
+
+
+def test_a_bad_value_in_a_later_piece_is_reported_by_the_tape() -> None:
+    m = model()
+    step = RecordedStep(m)
+    inputs, targets = batch(np.random.default_rng(4), rows=4)
+    step.run(inputs, targets, rows=1)
+    m.zero_grad()
+    wrong = inputs.copy()
+    wrong[3, 2] = CONFIG.vocab_size
+    with pytest.raises(ModelError) as caught:
+        step.run(wrong, targets, rows=1)
+    assert caught.value.kind == "TokenOutOfBounds"
+    parameter = dict(m.named_parameters())["final_norm.gain"]
+    gain = parameter.data.copy()
+    parameter.assign(np.full(parameter.shape, 1.7e308))
+    with pytest.raises(AutodiffError):
+        step.run(inputs, targets, rows=1)
+    assert all(parameter.grad_is_zero for _, parameter in m.named_parameters())
+    parameter.assign(gain)
+    assert step.run(inputs, targets, rows=1) == ordinary(model(), inputs, targets)
+
+
+def test_pieces_that_would_keep_much_memory_use_the_tape(monkeypatch, tape_calls) -> None:
+    """Small arrays of all pieces stay, so their memory does not follow the size of a piece."""
+    monkeypatch.setattr(recorded_module, "PIECES_BYTES", 200_000)
+    for rows, is_recorded in ((None, True), (4, True), (2, False), (1, False)):
+        m = model()
+        step = RecordedStep(m)
+        tape_calls.clear()
+        rng = np.random.default_rng(2)
+        for _ in range(2):
+            step.run(*batch(rng, rows=4), rows=rows)
+            m.zero_grad()
+        once = 1 if rows is None else 4 // rows
+        assert len(tape_calls) == (once if is_recorded else 2 * once), rows
+
+
+def test_a_mean_of_pieces_is_looked_at_before_a_gradient_changes() -> None:
+    m = model()
+    step = RecordedStep(m)
+    pair = batch(np.random.default_rng(4), rows=4)
+    seen: list[float] = []
+
+    def refuse(value: float) -> None:
+        seen.append(value)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        step.run(*pair, rows=3, check_mean=refuse)
+    assert all(parameter.grad_is_zero for _, parameter in m.named_parameters())
+    assert seen == [ordinary(model(), *pair)]
+    for _ in range(2):
+        assert step.run(*pair, rows=3, check_mean=seen.append) == seen[0]
+        m.zero_grad()
+    assert seen == [seen[0]] * 2  # by the tape only
+
+
+def test_calls_that_only_look_are_not_repeated() -> None:
+    x = np.ones(3)
+    with kernels.Recording(1000) as recording:
+        y = kernels.add(x, x)
+        with recording.unheard():
+            assert kernels.sum(y) == 6.0
+        kernels.accumulate(y, x)
+    calls = recording.finish()
+    assert calls is not None
+    assert len(calls) == 2
+    x[:] = 2.0
+    assert calls.run()
+    assert y.tolist() == [6.0, 6.0, 6.0]

@@ -8,7 +8,8 @@ whatever numbers the arrays hold then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -73,6 +74,8 @@ class Recording:
     ----------
     limit
         Bytes of arrays beyond which the recording is given up.
+    small_limit
+        The same for small arrays alone, which never take each other's places.
 
     Notes
     -----
@@ -81,8 +84,9 @@ class Recording:
     they take each other's places as they do in the ordinary run, and keep their places.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, small_limit: int | None = None) -> None:
         self._limit = limit
+        self._small_limit = limit if small_limit is None else small_limit
         self._calls: list[Call] = []
         self._workspace = Workspace()
         self._small: dict[int, int] = {}
@@ -101,7 +105,8 @@ class Recording:
             placed(a, self._workspace) if isinstance(a, np.ndarray) else a for a in arguments
         )
         self._calls.append((function, places, result))
-        if self._nbytes() > self._limit:
+        small = sum(self._small.values())
+        if small > self._small_limit or self._workspace.nbytes + small > self._limit:
             self._give_up()
 
     def _nbytes(self) -> int:
@@ -111,6 +116,15 @@ class Recording:
         self._complete = False
         self._calls = []
         self._workspace.close()
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """A scope whose calls are not written down: they look at results and change nothing."""
+        complete, self._complete = self._complete, False
+        try:
+            yield
+        finally:
+            self._complete = complete
 
     def __enter__(self) -> Recording:
         self._complete = self._listening.__enter__()

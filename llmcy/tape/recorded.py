@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -30,19 +31,21 @@ class RecordedPass:
     Parameters
     ----------
     calls
-        The compiled calls of the forward pass to ``loss`` and of its backward pass, which started
-        with leaves that were :func:`ready_to_record`.
+        The compiled calls of the forward pass to a loss and of its backward pass, perhaps in
+        pieces, which started with leaves that were :func:`ready_to_record`.
     loss
-        The scalar that went backward.
+        Reads the loss from the arrays that the calls write.
     leaves
         All tensors that received a gradient.
     """
 
     __slots__ = ("_calls", "_leaves", "_loss")
 
-    def __init__(self, calls: RecordedCalls, loss: Tensor, leaves: Sequence[Tensor]) -> None:
+    def __init__(
+        self, calls: RecordedCalls, loss: Callable[[], float], leaves: Sequence[Tensor]
+    ) -> None:
         self._calls = calls
-        self._loss = loss._value.array
+        self._loss = loss
         self._leaves = [(leaf, leaf._value, leaf._value.array, leaf._grad) for leaf in leaves]
 
     @property
@@ -72,6 +75,9 @@ class RecordedPass:
         """
         if not self._calls.run():
             return None
+        value = self._loss()
+        if not math.isfinite(value):
+            return None
         for leaf, _, _, gradient in self._leaves:
             leaf._grad = gradient
-        return self._loss.item()  # type: ignore[no-any-return]
+        return value

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from llmcy import kernels
 from llmcy.data import Batch
 from llmcy.errors import OptimizerError, TrainerError, trainer_errors
 from llmcy.evaluate import check_loss, loss_value
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, clip_to, measure_grad_norm
 from llmcy.recorded import RecordedStep
-from llmcy.tape import CarriedGradients, Tensor
+from llmcy.tape import Tensor
 from llmcy.trainer.records import TrainingStep
 
 __all__ = ["Updater"]
@@ -102,32 +100,14 @@ class Updater:
 
     def _gradients(self, batch: Batch, events: list[str]) -> float:
         """Leave the gradients of the batch's mean loss in the parameters; return the loss."""
-        rows = self.micro_batch_size
-        if rows is not None and rows < batch.width:
-            return self._gradients_in_pieces(batch, rows, events)
-        value = self._step.run(batch.inputs, batch.targets, check=loss_value)
+        value = self._step.run(
+            batch.inputs,
+            batch.targets,
+            rows=self.micro_batch_size,
+            check=loss_value,
+            check_mean=check_loss,
+        )
         events += ("forward", "backward")
-        return value
-
-    def _gradients_in_pieces(self, batch: Batch, rows: int, events: list[str]) -> float:
-        carry = CarriedGradients()
-        row_losses: NDArray[np.float64] = np.empty(batch.token_count)
-        for first in range(0, batch.width, rows):
-            piece = slice(first, first + rows)
-            targets = batch.targets[piece]
-            done = first * batch.context_length
-            loss = self.model.loss(
-                batch.inputs[piece],
-                targets,
-                batch.token_count,
-                row_losses=row_losses[done : done + targets.size],
-            )
-            loss_value(loss)
-            loss.backward(1.0, carry=carry)
-        value = check_loss(float(kernels.mean(row_losses)))
-        events.append("forward")
-        carry.commit()
-        events.append("backward")
         return value
 
 
