@@ -93,6 +93,23 @@ cdef inline double chain(double sum, const real* g, Py_ssize_t n) noexcept nogil
     return sum
 
 
+# What cannot be shared out: the pool runs it as one chunk, for the state of the processor.
+cdef struct Serial:
+    const Part* parts
+    Py_ssize_t n
+    const double* sums
+    double total            # OUT, float32
+    double top, sq          # IN and OUT, float64
+
+
+cdef void _serial(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Serial* job = <Serial*>ctx
+    if IS_F32:
+        job.total = sum_of_parts(job.parts, job.n, job.sums)
+    else:
+        scaled_sum(job.parts.g, job.n, &job.top, &job.sq)
+
+
 cdef double sum_of_parts(const Part* parts, Py_ssize_t n, const double* sums) noexcept nogil:
     """The sums of all blocks in their order, of those that join arrays made on the way."""
     cdef Py_ssize_t p, b
@@ -116,7 +133,7 @@ cdef double blockwise_sum(tuple xs, int n_threads):
     cdef Part* parts
     cdef Part* part
     cdef Py_ssize_t n, p, b, n_arrays = len(xs), before = 0, most = 0
-    cdef double result
+    cdef Serial job
     cdef cnp.ndarray x
     for x in xs:
         most += cnp.PyArray_SIZE(x) // NORM_BLOCK
@@ -140,11 +157,14 @@ cdef double blockwise_sum(tuple xs, int n_threads):
             blocks.start[blocks.n] = part.g + part.head + b * NORM_BLOCK
             blocks.n += 1
         before = (before + n) % NORM_BLOCK
+    job.parts = parts
+    job.n = n_arrays
+    job.sums = blocks.sums
     with nogil:
         parallel_for(_block_sums, &blocks, blocks.n, RUNS, 0, n_threads)
-        result = sum_of_parts(parts, n_arrays, blocks.sums)
+        parallel_for(_serial, &job, 1, 1, 0, 1)
     PyMem_Free(parts)
-    return result
+    return job.total
 
 
 def total(tuple xs, int n_threads) -> tuple:  # IN
@@ -154,15 +174,17 @@ def total(tuple xs, int n_threads) -> tuple:  # IN
     a NaN stays in sq; an infinity stays in top, or as NaN in sq; no square of a binary32 number
     overflows.
     """
-    cdef double top = 0.0, sq = 1.0
+    cdef Serial job
+    cdef Part part
     cdef cnp.ndarray x
-    cdef const real* g
-    cdef Py_ssize_t n
     if IS_F32:
         return 1.0, blockwise_sum(xs, n_threads)
+    job.top = 0.0
+    job.sq = 1.0
+    job.parts = &part
     for x in xs:
-        g = <const real*>cnp.PyArray_DATA(x)
-        n = cnp.PyArray_SIZE(x)
+        part.g = <const real*>cnp.PyArray_DATA(x)
+        job.n = cnp.PyArray_SIZE(x)
         with nogil:
-            scaled_sum(g, n, &top, &sq)
-    return top, sq
+            parallel_for(_serial, &job, 1, 1, 0, 1)
+    return job.top, job.sq

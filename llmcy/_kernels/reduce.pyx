@@ -16,6 +16,12 @@ from llmcy._kernels.types cimport real
 
 cnp.import_array()
 
+cdef struct Chain:
+    const real* x
+    Py_ssize_t n
+    double total
+
+
 cdef struct Job:
     const real* x
     real* into
@@ -23,15 +29,22 @@ cdef struct Job:
     Py_ssize_t D
 
 
-def sum_all(cnp.ndarray x) -> float:  # IN
-    cdef const real* values = <const real*>cnp.PyArray_DATA(x)
-    cdef Py_ssize_t n = cnp.PyArray_SIZE(x)
+cdef void _chain(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Chain* chain = <Chain*>ctx
     cdef Py_ssize_t i
     cdef double total = 0.0
+    for i in range(chain.n):
+        total = total + <double>chain.x[i]
+    chain.total = total
+
+
+def sum_all(cnp.ndarray x) -> float:  # IN
+    cdef Chain chain
+    chain.x = <const real*>cnp.PyArray_DATA(x)
+    chain.n = cnp.PyArray_SIZE(x)
     with nogil:
-        for i in range(n):
-            total = total + <double>values[i]
-    return total
+        parallel_for(_chain, &chain, 1, 1, 0, 1)  # not to share: for the state of the processor
+    return chain.total
 
 
 cdef void _columns(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
