@@ -151,7 +151,8 @@ class RecordedStep:
         small = None if rows is None else PIECES_BYTES
         with Recording(self._left, small_limit=small) as recording:
             loss = _ordinary(model, *fixed, rows, check, check_mean, recording.unheard)
-        calls = recording.finish([leaf.grad for leaf in leaves if leaf.grad is not None])
+        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        calls = recording.finish(gradients, searched=True)
         self._steps[form] = None  # not to be tried again
         if calls is not None:
             both = RecordedPass(calls, loss, leaves)

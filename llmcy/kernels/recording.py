@@ -29,6 +29,21 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], Any]
 
 SMALL = 512  # elements up to which searches for non-finite values are put off and made together
 
+PASSING_ON = frozenset(
+    {
+        "accumulate", "add", "attention", "attention_backward", "copy", "embedding",
+        "embedding_backward", "matmul", "matmul_d_weight", "rms_norm", "rms_norm_backward",
+        "rope", "swiglu", "swiglu_backward",
+    }
+)  # fmt: skip
+"""Kernels for which a NaN or an infinity in an argument shows in a result.
+
+Products, sums and norms: infinity times zero is NaN, and every element meets a result.  SwiGLU: its
+sigmoid of minus infinity is 0, and 0 times minus infinity NaN.  Attention: a query or a value shows
+in the result; an infinite key may have scores of minus infinity and so probabilities of 0, but then
+the gradient of the queries has 0 times that key.  Softmax and loss are no such kernels.
+"""
+
 
 class RecordedCalls:
     """Work that can be repeated.
@@ -143,13 +158,19 @@ class Recording:
             self._give_up()
         self._listening.__exit__(kind, error, traceback)
 
-    def finish(self, results: Sequence[Array] = ()) -> RecordedCalls | None:
+    def finish(
+        self, results: Sequence[Array] = (), *, searched: bool = False
+    ) -> RecordedCalls | None:
         """What was recorded, if that can be repeated.
 
         Parameters
         ----------
         results
             Arrays made by the calls that will be looked at after each run.
+        searched
+            Everything the calls compute goes into the results, and these are searched for values
+            that are not finite: leave out the searches of arrays that only kernels
+            :data:`PASSING_ON` such values read.
 
         Returns
         -------
@@ -159,16 +180,46 @@ class Recording:
         """
         if not self._complete:
             return None
+        calls = self._calls
+        if searched:
+            calls = _needed_searches(calls, {x.ctypes.data for x in results})
         kept = [x for x in results if placed(x, self._workspace) is not x]
         if self._workspace.in_use != len(kept):
             return None
         return RecordedCalls(
-            _searches_together(self._calls),
+            _searches_together(calls),
             self._workspace,
             self._nbytes(),
             self._isa,
             self._n_threads,
         )
+
+
+def _needed_searches(calls: list[Call], results: set[int]) -> list[Call]:
+    """Leave out the searches in large arrays whose finds would show in the results all the same.
+
+    ``results`` are addresses.  A search stays if it is the last one of a result, or if a later call
+    that may hide a value has an argument at its address (operations take whole arrays, not parts).
+    """
+    open_results = set(results)
+    hiding: set[int] = set()
+    kept: list[Call] = []
+    for call in reversed(calls):
+        function, arguments, _ = call
+        name = function.__name__
+        if name == "first_non_finite":
+            x = arguments[0]
+            address = x.ctypes.data
+            if x.size <= SMALL or address in hiding or address in open_results:
+                kept.append(call)
+            open_results.discard(address)
+            continue
+        if name == "clear":  # what was there before is gone
+            hiding.discard(arguments[0].ctypes.data)
+        elif name not in PASSING_ON:
+            hiding.update(a.ctypes.data for a in arguments if isinstance(a, np.ndarray))
+        kept.append(call)
+    return calls if open_results else kept[::-1]
 
 
 def _searches_together(calls: list[Call]) -> list[Call]:
