@@ -89,6 +89,7 @@ def test_training_goes_on_and_can_be_executed_again(
     proved = done("verify", run, text, "--replay", "all")
     assert "replay of steps 0..5: 5 updates and 4 measurements executed again" in proved
     assert "tokens.bin, initial.safetensors: they agree" in proved
+    assert "in config.json, the source of initial.safetensors: they are information" in proved
     assert "the run was given the tokenizer" in proved
 
 
