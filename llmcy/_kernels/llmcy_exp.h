@@ -29,13 +29,7 @@ enum { LLMCY_EXP_SIDE = 2 }; /* 16 registers */
 #endif
 enum { LLMCY_EXP_GROUP = LLMCY_EXP_SIDE * LLMCY_DOUBLES };
 
-#define LLMCY_EXP_PRAGMA(text) _Pragma(#text)
-#if defined(__clang__)
-#define LLMCY_UNROLL LLMCY_EXP_PRAGMA(unroll)
-#else
-#define LLMCY_UNROLL LLMCY_EXP_PRAGMA(GCC unroll 8)
-#endif
-#define LLMCY_EACH LLMCY_UNROLL for (int v = 0; v < LLMCY_EXP_SIDE; v++)
+#define LLMCY_EACH LLMCY_UNROLLED for (int v = 0; v < LLMCY_EXP_SIDE; v++)
 
 #define LLMCY_ROUND_TO_INTEGER 0x1.8p52 /* adding and subtracting it rounds to an integer */
 #define LLMCY_ROUND_TO_32 0x1.8p20      /* ... to a multiple of 2^-32 */

@@ -9,13 +9,10 @@
 #include "llmcy_types.h"
 
 #if defined(__clang__)
-#define LLMCY_UNROLLED _Pragma("unroll")
 #define LLMCY_UNROLLED_STEPS _Pragma("unroll 4")
 #elif defined(__GNUC__)
-#define LLMCY_UNROLLED _Pragma("GCC unroll 32")
 #define LLMCY_UNROLLED_STEPS _Pragma("GCC unroll 4")
 #else
-#define LLMCY_UNROLLED
 #define LLMCY_UNROLLED_STEPS
 #endif
 

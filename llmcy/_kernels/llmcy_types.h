@@ -39,6 +39,16 @@ typedef double llmcy_real;
 
 #define LLMCY_INLINE static inline __attribute__((always_inline, unused))
 
+/* Before a loop over vectors that must live in registers: unrolled before the compiler decides what
+ * does. */
+#if defined(__clang__)
+#define LLMCY_UNROLLED _Pragma("unroll")
+#elif defined(__GNUC__)
+#define LLMCY_UNROLLED _Pragma("GCC unroll 32")
+#else
+#define LLMCY_UNROLLED
+#endif
+
 /* element alignment: loads and stores work at any address of an array */
 typedef llmcy_real llmcy_vec
     __attribute__((vector_size(LLMCY_VEC_BYTES), aligned(sizeof(llmcy_real)), may_alias));

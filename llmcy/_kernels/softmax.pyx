@@ -15,11 +15,12 @@ A thread owns whole rows.  zero(x) is written 0 + x, which is the same.
 """
 
 cimport numpy as cnp
+from libc.string cimport memset
 
 from llmcy._kernels.cr_math cimport cr_exp_block, cr_log1p
-from llmcy._kernels.order cimport ROWS, dot_rows, row_grain, sum_rows
+from llmcy._kernels.order cimport ROWS, dot_rows, dot_triangle, row_grain, sum_rows
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.softmax_rows cimport exponential_rows
+from llmcy._kernels.softmax_rows cimport exponential_rows, exponential_triangle
 from llmcy._kernels.types cimport real
 
 cnp.import_array()
@@ -31,72 +32,81 @@ cdef struct Job:
     Py_ssize_t n        # row width
 
 
-cdef inline void softmax_rows(
-    const real* x, Py_ssize_t rows, Py_ssize_t n, real* p
-) noexcept nogil:
-    cdef real tops[ROWS]
-    cdef double tails[ROWS]
-    cdef real total
-    cdef Py_ssize_t r, j
-    exponential_rows(x, rows, n, p, tops, tails)
-    for r in range(rows):
-        total = <real>(1.0 + tails[r])
-        for j in range(n):
-            p[r * n + j] = p[r * n + j] / total
+cdef inline void softmax_row(real* e, double tail, Py_ssize_t n) noexcept nogil:
+    """Exponentials to probabilities, in place."""
+    cdef real total = <real>(1.0 + tail)
+    cdef Py_ssize_t j
+    for j in range(n):
+        e[j] = e[j] / total
 
 
-cdef inline void softmax_backward_rows(
-    const real* p, const real* d, Py_ssize_t rows, Py_ssize_t n, real* d_x
+cdef inline void softmax_row_backward(
+    const real* p, const real* d, double sum, Py_ssize_t n, real* d_x
 ) noexcept nogil:
-    cdef double sums[ROWS]
-    cdef real W
-    cdef Py_ssize_t r, j, i
-    dot_rows(d, p, rows, n, sums)
-    for r in range(rows):
-        W = <real>sums[r]
-        for j in range(n):
-            i = r * n + j
-            d_x[i] = <real>0 + p[i] * (d[i] - W)
+    cdef real W = <real>sum
+    cdef Py_ssize_t j
+    for j in range(n):
+        d_x[j] = <real>0 + p[j] * (d[j] - W)
 
 
 cdef void _softmax(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
-    cdef Py_ssize_t row
+    cdef Py_ssize_t n = job.n, row, rows, r
+    cdef real tops[ROWS]
+    cdef double tails[ROWS]
+    cdef real* p
     for row from lo <= row < hi by ROWS:
-        softmax_rows(job.x + row * job.n, min(hi - row, ROWS), job.n, job.out + row * job.n)
+        rows = min(hi - row, ROWS)
+        p = job.out + row * n
+        exponential_rows(job.x + row * n, rows, n, p, tops, tails)
+        for r in range(rows):
+            softmax_row(p + r * n, tails[r], n)
 
 
 cdef void _softmax_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
-    cdef Py_ssize_t row, at
+    cdef Py_ssize_t n = job.n, row, rows, r, at
+    cdef double sums[ROWS]
     for row from lo <= row < hi by ROWS:
-        at = row * job.n
-        softmax_backward_rows(
-            job.x + at, job.d + at, min(hi - row, ROWS), job.n, job.out + at
-        )
+        rows = min(hi - row, ROWS)
+        dot_rows(job.d + row * n, job.x + row * n, rows, n, sums)
+        for r in range(rows):
+            at = (row + r) * n
+            softmax_row_backward(job.x + at, job.d + at, sums[r], n, job.out + at)
 
+
+# Rows side by side are of one matrix: each has one entry more than the one before.
 
 cdef void _causal(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
-    cdef Py_ssize_t row, j, n
-    cdef real* out
-    for row in range(lo, hi):
-        n = row % job.n + 1
-        out = job.out + row * job.n
-        softmax_rows(job.x + row * job.n, 1, n, out)
-        for j in range(n, job.n):
-            out[j] = 0
+    cdef Py_ssize_t T = job.n, row = lo, rows, r, n
+    cdef real tops[ROWS]
+    cdef double tails[ROWS]
+    cdef real* p
+    while row < hi:
+        n = row % T + 1
+        rows = min(min(hi - row, T + 1 - n), <Py_ssize_t>ROWS)
+        p = job.out + row * T
+        exponential_triangle(job.x + row * T, rows, T, n, p, tops, tails)
+        for r in range(rows):
+            softmax_row(p + r * T, tails[r], n + r)
+            memset(p + r * T + n + r, 0, (T - n - r) * sizeof(real))
+        row += rows
 
 
 cdef void _causal_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
-    cdef Py_ssize_t row, j, n, at
-    for row in range(lo, hi):
-        n = row % job.n + 1
-        at = row * job.n
-        softmax_backward_rows(job.x + at, job.d + at, 1, n, job.out + at)
-        for j in range(n, job.n):
-            job.out[at + j] = 0
+    cdef Py_ssize_t T = job.n, row = lo, rows, r, n, at
+    cdef double sums[ROWS]
+    while row < hi:
+        n = row % T + 1
+        rows = min(min(hi - row, T + 1 - n), <Py_ssize_t>ROWS)
+        dot_triangle(job.d + row * T, job.x + row * T, rows, T, n, sums)
+        for r in range(rows):
+            at = (row + r) * T
+            softmax_row_backward(job.x + at, job.d + at, sums[r], n + r, job.out + at)
+            memset(job.out + at + n + r, 0, (T - n - r) * sizeof(real))
+        row += rows
 
 
 cdef void _log_softmax(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:

@@ -7,7 +7,7 @@
 # is never -0.  Elements are of the build's scalar type, the tail is a binary64 chain.
 
 from llmcy._kernels.cr_math cimport cr_exp_block_below
-from llmcy._kernels.order cimport ROWS, sum_rows
+from llmcy._kernels.order cimport ROWS, sum_rows, sum_triangle
 from llmcy._kernels.types cimport is_finite_real, real
 
 cdef enum:
@@ -65,14 +65,33 @@ cdef inline Py_ssize_t exponentials(
 cdef inline void exponential_rows(
     const real* x, Py_ssize_t rows, Py_ssize_t n, real* e, real* tops, double* tails
 ) noexcept nogil:
-    """Exponentials, maxima and tails of rows <= ROWS contiguous rows of n >= 1 values."""
-    cdef Py_ssize_t first[ROWS]
-    cdef Py_ssize_t r
+    """Exponentials, maxima and tails of 1 <= rows <= ROWS contiguous rows of n >= 1 values."""
+    _rows(x, rows, n, n, False, e, tops, tails)
+
+
+cdef inline void exponential_triangle(
+    const real* x, Py_ssize_t rows, Py_ssize_t stride, Py_ssize_t first,
+    real* e, real* tops, double* tails
+) noexcept nogil:
+    """As exponential_rows for rows `stride` apart, of which row r has first + r >= 1 values."""
+    _rows(x, rows, stride, first, True, e, tops, tails)
+
+
+cdef inline void _rows(
+    const real* x, Py_ssize_t rows, Py_ssize_t stride, Py_ssize_t n, bint longer,
+    real* e, real* tops, double* tails
+) noexcept nogil:
+    cdef Py_ssize_t left_out[ROWS]
+    cdef Py_ssize_t r, at
     for r in range(rows):
-        first[r] = exponentials(x + r * n, e + r * n, n, &tops[r])
-        if first[r] >= 0:
-            e[r * n + first[r]] = 0
-    sum_rows(e, rows, n, tails)
+        at = r * stride
+        left_out[r] = exponentials(x + at, e + at, n + r if longer else n, &tops[r])
+        if left_out[r] >= 0:
+            e[at + left_out[r]] = 0
+    if longer:
+        sum_triangle(e, rows, stride, n, tails)
+    else:
+        sum_rows(e, rows, n, tails)
     for r in range(rows):
-        if first[r] >= 0:
-            e[r * n + first[r]] = 1
+        if left_out[r] >= 0:
+            e[r * stride + left_out[r]] = 1
