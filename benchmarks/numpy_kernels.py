@@ -73,6 +73,13 @@ def cross_entropy_backward(case: StepCase, g: Inputs) -> np.ndarray:
     return (p / p.dtype.type(len(p))).reshape(g["logits"].shape)
 
 
+def head_loss(case: StepCase, g: Inputs) -> tuple[float, np.ndarray, np.ndarray]:
+    x, table = _flat(g["x"]), g["table"]
+    given = {"logits": x @ table.T, "targets": g["targets"]}
+    d_logits = cross_entropy_backward(case, given)
+    return cross_entropy(case, given), (d_logits @ table).reshape(g["x"].shape), d_logits.T @ x
+
+
 def rms_norm(case: StepCase, g: Inputs) -> np.ndarray:
     x = g["x"]
     inv_rms = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + x.dtype.type(EPS))
@@ -134,6 +141,7 @@ NUMPY_KERNELS: dict[str, Callable[[StepCase, Inputs], Any]] = {
     "causal_softmax backward": lambda case, g: softmax_backward(g["p"], g["d_p"]),
     "cross_entropy forward": cross_entropy,
     "cross_entropy backward": cross_entropy_backward,
+    "head loss and gradients": head_loss,
     "rms_norm forward": rms_norm,
     "rms_norm backward": rms_norm_backward,
     "swiglu forward": lambda case, g: g["gate"] * sigmoid(g["gate"]) * g["up"],

@@ -77,6 +77,19 @@ def cross_entropy(case: StepCase, t: Tensors) -> torch.Tensor:
     return F.cross_entropy(t["logits"].flatten(0, 1), t["targets"].flatten())
 
 
+def head_loss(case: StepCase, given: Inputs) -> Subject:
+    """Forward and backward in one: ours makes the gradients with the loss."""
+    t = tensors(given)
+    leaves = [t[name].requires_grad_(True) for name in ("x", "table")]
+
+    def call() -> Any:
+        logits = F.linear(t["x"], t["table"])
+        loss = F.cross_entropy(logits.flatten(0, 1), t["targets"].flatten())
+        return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+    return call
+
+
 def rms_norm(case: StepCase, t: Tensors) -> torch.Tensor:
     return F.rms_norm(t["x"], t["gain"].shape, t["gain"], EPS)
 
@@ -131,6 +144,7 @@ TORCH_KERNELS: dict[str, Callable[[StepCase, Inputs], Subject]] = {
     "causal_softmax backward": backward(causal_softmax, "x", seed="d_p"),
     "cross_entropy forward": forward(cross_entropy),
     "cross_entropy backward": backward(cross_entropy, "logits", seed=None),
+    "head loss and gradients": head_loss,
     "rms_norm forward": forward(rms_norm),
     "rms_norm backward": backward(rms_norm, "x", "gain"),
     "swiglu forward": forward(swiglu),

@@ -161,6 +161,30 @@ def _logits(case: StepCase, draw: Draw) -> Inputs:
     return {"logits": draw(*_tokens(case), case.vocab_size), "targets": draw.ids(case)}
 
 
+def _head(case: StepCase, draw: Draw) -> Inputs:
+    return {
+        "x": draw(*_tokens(case), case.d_model),
+        "table": draw(case.vocab_size, case.d_model, scale=0.1),
+        "targets": draw.ids(case),
+    }
+
+
+def _head_loss(case: StepCase, given: Inputs) -> Any:
+    x, table = given["x"], given["table"]
+    d_x, d_table = kernels.empty_like(x), kernels.empty_like(table)
+    loss = kernels.linear_cross_entropy(x, table, given["targets"], d_x=d_x, d_table=d_table)
+    return loss, d_x, d_table
+
+
+def _head_flops(case: StepCase) -> float:
+    """Logits and both gradients."""
+    return 6.0 * case.tokens * case.d_model * case.vocab_size
+
+
+def _head_values(case: StepCase) -> float:
+    return 2.0 * case.d_model * (case.tokens + case.vocab_size)
+
+
 def _rotary(case: StepCase, draw: Draw) -> Inputs:
     width = case.d_model // case.n_heads
     cos, sin = kernels.rope_table(case.context_length, width, THETA, draw.dtype)
@@ -271,6 +295,7 @@ KERNEL_CASES: dict[str, KernelCase] = {
         _none,
         _elements(_vocab, 2),
     ),
+    "head loss and gradients": KernelCase(_head, _head_loss, _head_flops, _head_values),
     "rms_norm forward": KernelCase(
         _norm,
         lambda case, g: kernels.rms_norm(g["x"], g["gain"], EPS)[0],
