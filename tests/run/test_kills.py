@@ -12,10 +12,11 @@ import pytest
 
 from llmcy.data import TextDataset
 from llmcy.errors import RunError
-from llmcy.run import JobOptions, resume_training, run_training
+from llmcy.optim import LearningRateSchedule
+from llmcy.run import Extension, JobOptions, resume_training, run_training
 from llmcy.run.checkpoints import CheckpointFolder, read_checkpoint
 from tests.faults import killed_at
-from tests.run.tiny import dataset, outcome, settings
+from tests.run.tiny import dataset, outcome, records, settings
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -145,3 +146,59 @@ def test_two_hundred_random_moments(text: TextDataset, whole: Path, tmp_path: Pa
         carry_on(text, run)
         assert outcome(run) == outcome(whole)
         shutil.rmtree(run)
+
+
+# --------------------------------------------------------------------------- adding updates
+ADDED = Extension(LearningRateSchedule([0.1, 0.05, 0.02]), eval_at=(26,))
+
+
+def extended(run: Path) -> dict[str, object]:
+    """What a run and its extension have in common with others of the same plan."""
+    files = ("config.json", "evaluations.jsonl", "selected.ckpt", "summary.json")
+    last = run / "checkpoints" / "step-00000027.safetensors"
+    held: dict[str, object] = {name: (run / name).read_bytes() for name in files}
+    return held | {"steps": records(run / "steps.jsonl"), "last": last.read_bytes()}
+
+
+def dying_while_extending(whole: Path, tmp_path: Path, nth: int) -> tuple[int, dict[str, object]]:
+    """The command dies at its ``nth`` call and is given again until it comes to its end."""
+    run = Path(shutil.copytree(whole, tmp_path / f"extended-{nth}"))
+    status = dying_at(nth, lambda: resume_training(run, extend=ADDED))
+    check_files(run)
+    if (run / "steps.jsonl").read_bytes().count(b"\n") < 27:
+        assert dying_at(nth + 3, lambda: resume_training(run, extend=ADDED)) in (0, -signal.SIGKILL)
+    again = Extension(ADDED.schedule, eval_at=ADDED.eval_at, after=24)
+    resume_training(run, extend=again)  # it may have come to its end, so its place is said
+    found = extended(run)
+    assert not list(run.rglob(".*")), nth
+    shutil.rmtree(run)
+    return status, found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    run = Path(shutil.copytree(whole, tmp_path_factory.mktemp("extended") / "run"))
+    resume_training(run, extend=ADDED)
+    return extended(run)
+
+
+@pytest.mark.parametrize("nth", [0, 2, 4, 6, 9, 13, 18, 24, 31])
+def test_dying_while_updates_are_added(
+    whole: Path, undisturbed: dict[str, object], tmp_path: Path, nth: int
+) -> None:
+    status, found = dying_while_extending(whole, tmp_path, nth)
+    assert status == -signal.SIGKILL
+    assert found == undisturbed
+
+
+@pytest.mark.slow
+def test_dying_at_every_call_while_updates_are_added(
+    whole: Path, undisturbed: dict[str, object], tmp_path: Path
+) -> None:
+    nth, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        status, found = dying_while_extending(whole, tmp_path, nth)
+        assert found == undisturbed, nth
+        nth += 1
+    assert status == 0
+    assert nth > 35
