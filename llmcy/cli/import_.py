@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from llmcy.interop import import_hf, import_llama2c
+from llmcy.interop import import_gguf, import_hf, import_llama2c
 from llmcy.interop.files import write
 from llmcy.interop.llama2c import PROGRAM_EPS, PROGRAM_THETA
 from llmcy.run.model_file import encode_model_file
@@ -31,10 +31,13 @@ __all__ = ["import_"]
     "--rms-norm-eps", default=PROGRAM_EPS, show_default=True, help="Of a .bin file, which has none."
 )
 def import_(source: str, out: str, dtype: str, rope_theta: float, rms_norm_eps: float) -> None:
-    """Read SOURCE, a Hugging Face folder of a Llama model or a .bin file of llama2.c, and write
-    OUT, a model file (.safetensors) for every command that takes one."""
+    """Read SOURCE, a Hugging Face folder of a Llama model, a .gguf file that is not quantised or a
+    .bin file of llama2.c, and write OUT, a model file (.safetensors) for every command that takes
+    one."""
     if Path(source).is_dir():
         imported = import_hf(source, dtype=dtype)
+    elif Path(source).suffix == ".gguf":
+        imported = import_gguf(source, dtype=dtype)
     else:
         imported = import_llama2c(
             source, dtype=dtype, rope_theta=rope_theta, rms_norm_eps=rms_norm_eps

@@ -84,7 +84,7 @@ def setting(name: str, help: str, kind: Any = None) -> Callable[[Any], Any]:
     "initial_path",
     default=None,
     type=click.Path(),
-    help="A model to train on from: run, checkpoint, model file, Hugging Face folder or .bin file. "
+    help="A model to train on from: run, checkpoint, model file, Hugging Face folder, .gguf, .bin. "
     "Its sizes and its tokenizer are used.",
 )
 @setting("dtype", "Arithmetic of the model.", click.Choice(["float32", "float64"]))

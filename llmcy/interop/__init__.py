@@ -1,6 +1,7 @@
 """Models in other programs' formats: Hugging Face folders, GGUF, llama2.c (docs/interop.md)."""
 
 from llmcy.interop.gguf import export_gguf
+from llmcy.interop.gguf_import import import_gguf
 from llmcy.interop.hf_llama import export_hf, import_hf
 from llmcy.interop.imported import ImportedModel
 from llmcy.interop.llama2c import export_llama2c, import_llama2c
@@ -13,6 +14,7 @@ __all__ = [
     "export_gguf",
     "export_hf",
     "export_llama2c",
+    "import_gguf",
     "import_hf",
     "import_llama2c",
 ]

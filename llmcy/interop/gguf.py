@@ -22,7 +22,7 @@ from llmcy.interop.narrow import float32_parameters
 from llmcy.state import DecoderModelState
 from llmcy.tokenizer import Tokenizer
 
-__all__ = ["export_gguf", "gguf_name"]
+__all__ = ["TABLES", "export_gguf", "gguf_name", "gguf_package"]
 
 Array = NDArray[Any]
 
@@ -88,8 +88,9 @@ def export_gguf(
     ]
     file = Path(path)
     temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
-    writer = _package().GGUFWriter(str(temporary), "llama", use_temp_file=False)
-    _describe(writer, state.config, vocabulary, name)
+    package = gguf_package("writing")
+    writer = package.GGUFWriter(str(temporary), "llama", use_temp_file=False)
+    _describe(writer, package, state.config, vocabulary, name)
     for tensor_name, array in tensors:
         writer.add_tensor(tensor_name, array)
     try:
@@ -106,13 +107,20 @@ def export_gguf(
     return file
 
 
-def _package() -> Any:
+def gguf_package(doing: str) -> Any:
+    """The package ``gguf``.
+
+    Raises
+    ------
+    InteropError
+        ``MissingPackage``.
+    """
     try:
         import gguf
     except ImportError as error:
         raise InteropError(
             "MissingPackage",
-            "writing a GGUF file needs the package gguf: pip install 'llmcy[hf]'",
+            f"{doing} a GGUF file needs the package gguf: pip install 'llmcy[hf]'",
             package="gguf",
             extra="hf",
         ) from error
@@ -123,10 +131,12 @@ def _to_gguf(name: str, array: Array) -> Array:
     return array if array.ndim == 1 or name in TABLES else np.ascontiguousarray(array.T)
 
 
-def _describe(writer: Any, config: ModelConfig, vocabulary: GgufVocabulary, name: str) -> None:
-    types = _package().TokenType
+def _describe(
+    writer: Any, package: Any, config: ModelConfig, vocabulary: GgufVocabulary, name: str
+) -> None:
+    types = package.TokenType
     writer.add_name(name)
-    writer.add_file_type(int(_package().LlamaFileType.ALL_F32))
+    writer.add_file_type(int(package.LlamaFileType.ALL_F32))
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_seq_len)
     writer.add_embedding_length(config.d_model)

@@ -140,9 +140,9 @@ def encode_model_file(state: DecoderModelState, tokenizer: Tokenizer, selected_s
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     """Load a model from a run folder, a version-1 checkpoint, a ``.safetensors`` model file, a
-    state file of a run, a Hugging Face folder or a ``.bin`` file of llama2.c.
+    state file of a run, a Hugging Face folder, a ``.gguf`` file or a ``.bin`` file of llama2.c.
 
-    The last two are imported in float32.
+    The last three are imported in float32.
 
     Raises
     ------
