@@ -5,10 +5,10 @@
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
 from llmcy._kernels.tile cimport (
-    PANEL, any_tile, any_two_level_tile, inlined, load_part, packed_tile,
+    PANEL, any_tile, any_two_level_tile, inlined, load_part, packed_tile, wide_tile,
 )
 from llmcy._kernels.types cimport (
-    TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec, vec_load, vec_store, vec_zero,
+    TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec, vec_load, vec_store, vec_zero,
 )
 
 cdef extern from "llmcy_transpose.h" nogil:
@@ -57,6 +57,7 @@ cdef struct Gemm:
     Ending ending
     Py_ssize_t row_length     # positions of a row; k without rows
     bint two_level            # ... which is short, so that tiles hold C over several rows
+    bint wide                 # tiles of two panels, of operands that lie in a near cache
     bint pack_a, pack_b       # whether whole panels are copied, not only the last one of B
     real* packed_a            # panels of (depth, TILE_ROWS)
     real* packed_b            # panels of (depth, PANEL)
@@ -263,11 +264,19 @@ cdef inline void block_of_product(
     cdef const real* a = g.a + first_i * g.a_row + first_k * g.a_col
     cdef const real* b = g.b + first_k * g.b_row + first_j * g.b_col
     cdef const real* panel
-    cdef Py_ssize_t i, j, panel_row
+    cdef Py_ssize_t i, j, panel_row, first = 0
     cdef int rows, columns
+    if WIDE_ROWS > 0 and g.wide and height & (WIDE_ROWS - 1) == 0:
+        while width - first >= 2 * PANEL:
+            for i from 0 <= i < height by WIDE_ROWS:
+                wide_tile(
+                    depth, a + i * g.a_row, g.a_row, g.a_col, b + first, g.b_row,
+                    g.c + (first_i + i) * g.c_row + first_j + first, g.c_row,
+                )
+            first += 2 * PANEL
     if g.pack_a:
         pack_a(depth, height, a, g.a_row, g.a_col, g.packed_a)
-    for j from 0 <= j < width by PANEL:
+    for j from first <= j < width by PANEL:
         columns = min(width - j, <Py_ssize_t>PANEL)
         if g.pack_b or columns % VEC_LANES > 0:
             panel, panel_row = g.packed_b + j * depth, PANEL
@@ -322,6 +331,7 @@ cdef inline void gemm(
     g.c, g.c_row = c, c_row
     g.ending, g.row_length = ending, row_length if ending != REPLACE else k
     g.two_level = g.row_length < SHORT_CHAIN and ending != REPLACE
+    g.wide = WIDE_ROWS > 0 and small and k <= BLOCK_K and b_col == 1 and ending == REPLACE
     g.pack_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
     g.pack_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
 

@@ -16,6 +16,14 @@
 #define LLMCY_UNROLLED_STEPS
 #endif
 
+/* The compiler learns nothing about where an address comes from.  It would else work out all addresses
+ * of C before the loop over k, where the registers are needed. */
+#if defined(__GNUC__)
+#define LLMCY_FROM_HERE_ON(address) __asm__("" : "+r"(address))
+#else
+#define LLMCY_FROM_HERE_ON(address) ((void)0)
+#endif
+
 /* The first `lanes` of a vector, 0 to all of them; the other lanes are loaded as +0, not stored. */
 #if defined(__AVX512F__) && LLMCY_IS_F32
 LLMCY_INLINE llmcy_vec llmcy_vec_load_part(const llmcy_real *p, int lanes) {
@@ -68,6 +76,7 @@ LLMCY_INLINE void llmcy_tile_load(int rows, int vectors, int part, int lanes, co
  * can be -0: +0 is stored. */
 LLMCY_INLINE void llmcy_tile_store(int rows, int vectors, int part, int lanes, const llmcy_vec *acc,
                                    llmcy_real *c, ptrdiff_t c_row, int add) {
+    LLMCY_FROM_HERE_ON(c);
     LLMCY_UNROLLED for (int i = 0; i < rows; i++) {
         llmcy_real *row = c + i * c_row;
         LLMCY_UNROLLED for (int v = 0; v < vectors; v++) {
@@ -92,7 +101,7 @@ LLMCY_INLINE void llmcy_tile_prefetch(int rows, int vectors, const llmcy_real *c
 /* One k for the rows from `first` on. */
 LLMCY_INLINE void llmcy_tile_step(int first, int rows, int vectors, const llmcy_real *a,
                                   ptrdiff_t a_row, const llmcy_real *b, llmcy_vec *acc) {
-    llmcy_vec row[LLMCY_TILE_VECTORS];
+    llmcy_vec row[2 * LLMCY_TILE_VECTORS]; /* as wide as any tile */
     LLMCY_UNROLLED for (int v = 0; v < vectors; v++) row[v] = llmcy_vec_load(b + v * LLMCY_VEC_LANES);
     LLMCY_UNROLLED for (int i = 0; i < rows; i++)
         if (i >= first) {

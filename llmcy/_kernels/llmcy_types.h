@@ -22,6 +22,7 @@ typedef double llmcy_real;
 #define LLMCY_VEC_BYTES 64
 #define LLMCY_TILE_ROWS 8
 #define LLMCY_TILE_VECTORS 2
+#define LLMCY_WIDE_ROWS 4 /* of a tile of twice as many vectors, where registers suffice for one */
 #elif defined(__AVX2__)
 #define LLMCY_VEC_BYTES 32
 #define LLMCY_TILE_ROWS 6
@@ -34,6 +35,9 @@ typedef double llmcy_real;
 #define LLMCY_VEC_BYTES 16
 #define LLMCY_TILE_ROWS 4
 #define LLMCY_TILE_VECTORS 2
+#endif
+#ifndef LLMCY_WIDE_ROWS
+#define LLMCY_WIDE_ROWS 0
 #endif
 #define LLMCY_VEC_LANES ((int)(LLMCY_VEC_BYTES / sizeof(llmcy_real)))
 

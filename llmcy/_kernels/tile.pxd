@@ -6,7 +6,7 @@
 # The loops over rows and vectors (llmcy_tile.h) have constant bounds once a tile is inlined into its
 # caller; the compiler then unrolls them and keeps `acc` in registers.
 
-from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec
+from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec
 
 cdef extern from *:
     """
@@ -188,6 +188,17 @@ cdef inline void packed_tile(
     tile(
         TILE_ROWS, TILE_VECTORS, False, 0, depth, a, 1, TILE_ROWS, b, PANEL, start, start_row, c,
         c_row, add,
+    )
+
+
+cdef inline void wide_tile(
+    Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
+    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
+) noexcept nogil:
+    """WIDE_ROWS rows and two panels: A is passed over half as often, and read half as fast."""
+    tile(
+        WIDE_ROWS, 2 * TILE_VECTORS, False, 0, depth, a, a_row, a_col, b, b_row, NULL, 0, c, c_row,
+        False,
     )
 
 

@@ -16,6 +16,7 @@ cdef extern from "llmcy_types.h" nogil:
         VEC_LANES "LLMCY_VEC_LANES"
         TILE_ROWS "LLMCY_TILE_ROWS"            # micro-kernel tile: rows x (vectors * lanes)
         TILE_VECTORS "LLMCY_TILE_VECTORS"
+        WIDE_ROWS "LLMCY_WIDE_ROWS"            # rows of a tile twice as wide; 0: there is none
         NPY_REAL "LLMCY_NPY_REAL"              # numpy type number of `real`
 
     # acc + a*b: two roundings in binary64 (numerics contract, section 1), one in binary32

@@ -104,7 +104,7 @@ def test_no_sum_is_minus_zero(isa, dtype, n):
 LARGER = [
     (1, 1, 700), (8, 32, 65), (9, 33, 128), (47, 31, 16), (64, 64, 64), (100, 100, 100),
     (130, 70, 513), (5, 1100, 40), (203, 17, 1030), (97, 129, 257), (300, 3, 20), (2, 259, 300),
-    (1, 1100, 40), (2, 1030, 33),
+    (1, 1100, 40), (2, 1030, 33), (96, 96, 96), (44, 70, 41), (46, 96, 20), (50, 48, 60),
 ]  # fmt: skip
 
 
@@ -145,11 +145,14 @@ def test_weight_gradient_folds_rows_after_positions(
         assert_same_bits(actual, expected)
 
 
-# (B, T, I, O) with short and long rows, one of them longer than a block of k
+# (B, T, I, O) with short and long rows, one of them longer than a block of k, many of which make
+# several blocks
 LARGER_GRADIENTS = [
     (3, 2, 33, 70), (5, 16, 40, 65), (2, 64, 100, 100), (3, 40, 9, 300), (2, 1300, 20, 40),
     (1, 300, 64, 33), (4, 31, 17, 16), (2, 33, 130, 1100),
     (2, 600, 800, 20), (3, 3, 800, 20), (2, 95, 30, 40), (2, 96, 30, 40),
+    (20, 64, 70, 100), (9, 130, 34, 40), (300, 4, 20, 40), (200, 7, 20, 40), (150, 8, 34, 90),
+    (50, 23, 34, 70), (50, 24, 34, 70),
 ]  # fmt: skip
 
 
