@@ -90,8 +90,9 @@ def generate(
 ) -> None:
     """Print the prompt and its continuation, as it is written.
 
-    MODEL is a run folder, a checkpoint, a model file, a Hugging Face folder, a .gguf or a .bin file.
-    A text ends at the end token, at --max-new-tokens, or when the model's positions are full.
+    MODEL is a run folder, a checkpoint, a model file, a Hugging Face folder, or a file that ends in
+    .gguf or .bin.  A text ends at the end token, at --max-new-tokens, or when the model's positions
+    are full.
     """
     if threads is not None:
         set_num_threads(threads)
