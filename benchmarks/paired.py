@@ -27,13 +27,15 @@ class Side:
     threads: every library runs as it would for its user.
     """
 
-    def __init__(self, library: str, package: Path = ROOT) -> None:
-        """``package`` is the folder that llmcy is imported from."""
+    def __init__(
+        self, library: str, package: Path = ROOT, module: str = "benchmarks.worker"
+    ) -> None:
+        """``package`` is the folder that llmcy is imported from, ``module`` what is run."""
         environ = {name: value for name, value in os.environ.items() if name not in FORCED}
         path = [str(package), str(ROOT), environ.get("PYTHONPATH", "")]
         environ["PYTHONPATH"] = os.pathsep.join(path)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", library],
+            [sys.executable, "-m", module, library],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -2,49 +2,42 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+def addresses(
+    keys: tuple[NDArray[Any], ...], values: tuple[NDArray[Any], ...], storage: NDArray[Any]
+) -> None: ...
 def decode_step(
+    held: tuple[Any, ...],
+    storage: NDArray[Any],
     tokens: NDArray[Any],
-    table: NDArray[Any],
-    gains: NDArray[Any],
-    weights: NDArray[Any],
-    eps: float,  # double
-    cos: NDArray[Any],
-    sin: NDArray[Any],
-    keys: tuple[NDArray[Any], ...],
-    values: tuple[NDArray[Any], ...],
     rows: NDArray[Any],
     positions: NDArray[Any],
     scratch: NDArray[Any],
-    storage: NDArray[Any],
     qkv: NDArray[Any],
     logits: NDArray[Any],
     n: int,  # Py_ssize_t
-    L: int,  # Py_ssize_t
-    D: int,  # Py_ssize_t
-    F: int,  # Py_ssize_t
-    V: int,  # Py_ssize_t
-    C: int,  # Py_ssize_t
-    H: int,  # Py_ssize_t
-    Hk: int,  # Py_ssize_t
-    Dh: int,  # Py_ssize_t
     longest: int,  # Py_ssize_t
     n_threads: int,  # int
 ) -> bool: ...
 def append_step(
+    held: tuple[Any, ...],
+    storage: NDArray[Any],
     qkv: NDArray[Any],
-    keys: tuple[NDArray[Any], ...],
-    values: tuple[NDArray[Any], ...],
-    lengths: NDArray[Any],
+    filled: NDArray[Any],
     rows: NDArray[Any],
     positions: NDArray[Any],
     n: int,  # Py_ssize_t
-    L: int,  # Py_ssize_t
     B: int,  # Py_ssize_t
-    C: int,  # Py_ssize_t
-    H: int,  # Py_ssize_t
-    Hk: int,  # Py_ssize_t
-    Dh: int,  # Py_ssize_t
 ) -> int: ...
+def advance(
+    held: tuple[Any, ...],
+    storage: NDArray[Any],
+    filled: NDArray[Any],
+    lengths: NDArray[Any],
+    ids: list[int],
+    owners: list[int],
+    B: int,  # Py_ssize_t
+    n_threads: int,  # int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], int] | int | None: ...
 def width_in_panels(columns: int) -> int: ...  # Py_ssize_t
 def pack(
     matrix: NDArray[Any],

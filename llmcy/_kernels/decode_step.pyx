@@ -15,6 +15,7 @@ by panel where the product has just been made.
 """
 
 cimport numpy as cnp
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
 from llmcy._kernels.inverse_root cimport inverse_root
 from llmcy._kernels.panels cimport (
@@ -23,7 +24,7 @@ from llmcy._kernels.panels cimport (
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.sigmoid cimport sigmoids
 from llmcy._kernels.step_heads cimport Step, append_token, attend_heads
-from llmcy._kernels.types cimport i64, real
+from llmcy._kernels.types cimport NPY_REAL, i64, real
 
 cnp.import_array()
 
@@ -241,92 +242,227 @@ cdef int _whole_pass(
     return 0
 
 
-def decode_step(
-    cnp.ndarray tokens, cnp.ndarray table,  # IN (n,), (V, D)
-    cnp.ndarray gains, cnp.ndarray weights, double eps,  # IN (2 L + 1, D), packed
-    cnp.ndarray cos, cnp.ndarray sin,  # IN (T, Dh / 2)
-    tuple keys, tuple values, cnp.ndarray rows, cnp.ndarray positions,  # IN, the cache of L layers
-    cnp.ndarray scratch,  # (n * (2 whole(D) + H * Dh + whole(F) + 2 Dh),)
-    cnp.ndarray storage,  # scratch, int64 (2 L,)
-    cnp.ndarray qkv,  # OUT (L, n, whole((H + 2 Hk) * Dh))
-    cnp.ndarray logits,  # OUT (n, V)
-    Py_ssize_t n, Py_ssize_t L, Py_ssize_t D, Py_ssize_t F, Py_ssize_t V, Py_ssize_t C,
-    Py_ssize_t H, Py_ssize_t Hk, Py_ssize_t Dh, Py_ssize_t longest, int n_threads,
-):
-    """1 <= n <= 4.  Whether every value that later ones depend on is finite."""
+# What stays the same from token to token.
+cdef struct Fixed:
+    const real* table
+    const real* gains
+    const real* weights
+    const real* cos
+    const real* sin
+    double eps
+    Py_ssize_t L, D, F, V, C, H, Hk, Dh
+
+
+cdef int _run(
+    Fixed* f, const i64* storage, const i64* tokens, const i64* rows, const i64* positions,
+    real* scratch, real* qkv, real* logits, Py_ssize_t n, Py_ssize_t longest, int n_threads,
+) noexcept nogil:
+    """0; 1 when a value was not finite; -1 when there is no memory for scratch."""
     cdef Pass p
     cdef Step step
-    cdef i64* places = <i64*>cnp.PyArray_DATA(storage)
-    cdef const real* g = <const real*>cnp.PyArray_DATA(gains)
-    cdef real* projected = <real*>cnp.PyArray_DATA(qkv)
-    cdef Py_ssize_t layer
-    cdef int status
-    for layer in range(L):
-        places[2 * layer] = <i64>cnp.PyArray_DATA(<cnp.ndarray>keys[layer])
-        places[2 * layer + 1] = <i64>cnp.PyArray_DATA(<cnp.ndarray>values[layer])
-    p.n, p.D, p.Q, p.K, p.F, p.V, p.Dh = n, D, H * Dh, Hk * Dh, F, V, Dh
-    p.tokens = <const i64*>cnp.PyArray_DATA(tokens)
-    p.positions = <const i64*>cnp.PyArray_DATA(positions)
-    p.table = <const real*>cnp.PyArray_DATA(table)
-    p.cos_table = <const real*>cnp.PyArray_DATA(cos)
-    p.sin_table = <const real*>cnp.PyArray_DATA(sin)
-    p.weights = <const real*>cnp.PyArray_DATA(weights)
-    p.logits = <real*>cnp.PyArray_DATA(logits)
-    p.eps = eps
-    p.x_row, p.hidden_row, p.qkv_row = whole_lines(D), whole_lines(F), whole_lines(p.Q + 2 * p.K)
-    p.x = <real*>cnp.PyArray_DATA(scratch)
+    p.n, p.D, p.Q, p.K, p.F, p.V, p.Dh = n, f.D, f.H * f.Dh, f.Hk * f.Dh, f.F, f.V, f.Dh
+    p.tokens, p.positions = tokens, positions
+    p.table, p.cos_table, p.sin_table = f.table, f.cos, f.sin
+    p.weights = f.weights
+    p.logits = logits
+    p.eps = f.eps
+    p.x_row, p.hidden_row = whole_lines(p.D), whole_lines(p.F)
+    p.qkv_row = whole_lines(p.Q + 2 * p.K)
+    p.x = scratch
     p.h = p.x + n * p.x_row
     p.hidden = p.h + n * p.x_row
     p.mixed = p.hidden + n * p.hidden_row
     p.cos = p.mixed + n * p.Q
-    p.sin = p.cos + n * Dh
+    p.sin = p.cos + n * p.Dh
     p.bad = 0
     step.q_row = step.kv_row = p.qkv_row
     step.out, step.weights = p.mixed, NULL
-    step.rows = <const i64*>cnp.PyArray_DATA(rows)
-    step.lengths = p.positions
-    step.longest, step.C, step.H, step.Hk, step.Dh = longest, C, H, Hk, Dh
+    step.rows, step.lengths = rows, positions
+    step.longest, step.C, step.H, step.Hk, step.Dh = longest, f.C, f.H, f.Hk, f.Dh
+    if _whole_pass(&p, &step, f.L, f.gains, qkv, storage, n_threads):
+        return -1
+    return p.bad
+
+
+cdef inline Py_ssize_t _scratch_of_a_token(Fixed* f) noexcept nogil:
+    return 2 * whole_lines(f.D) + whole_lines(f.F) + (f.H + 2) * f.Dh
+
+
+cdef inline Py_ssize_t _projected_of_a_token(Fixed* f) noexcept nogil:
+    return whole_lines((f.H + 2 * f.Hk) * f.Dh)
+
+
+cdef void _append(
+    Fixed* f, const i64* storage, const i64* rows, const i64* positions, const real* row,
+    i64* filled, Py_ssize_t n, Py_ssize_t B,
+) noexcept nogil:
+    cdef Py_ssize_t layer, i
+    for layer in range(f.L):
+        for i in range(n):
+            append_token(
+                row + f.H * f.Dh, row + (f.H + f.Hk) * f.Dh, <real*>storage[2 * layer],
+                <real*>storage[2 * layer + 1], rows[i], positions[i], f.C, f.Hk, f.Dh,
+            )
+            filled[layer * B + rows[i]] += 1
+            row += _projected_of_a_token(f)
+
+
+cdef inline Py_ssize_t _changed(
+    const i64* filled, const i64* rows, const i64* positions, Py_ssize_t n, Py_ssize_t L, Py_ssize_t B
+) noexcept nogil:
+    """The first layer in which a sequence does not end at its position; -1."""
+    cdef Py_ssize_t layer, i
+    for layer in range(L):
+        for i in range(n):
+            if filled[layer * B + rows[i]] != positions[i]:
+                return layer
+    return -1
+
+
+cdef Fixed _fixed(tuple held):
+    cdef Fixed f
+    f.table = <const real*>cnp.PyArray_DATA(<cnp.ndarray>held[0])
+    f.gains = <const real*>cnp.PyArray_DATA(<cnp.ndarray>held[1])
+    f.weights = <const real*>cnp.PyArray_DATA(<cnp.ndarray>held[2])
+    f.cos = <const real*>cnp.PyArray_DATA(<cnp.ndarray>held[3])
+    f.sin = <const real*>cnp.PyArray_DATA(<cnp.ndarray>held[4])
+    f.eps = held[5]
+    f.L, f.D, f.F, f.V = held[6], held[7], held[8], held[9]
+    f.C, f.H, f.Hk, f.Dh = held[10], held[11], held[12], held[13]
+    return f
+
+
+def addresses(
+    tuple keys, tuple values,  # of L layers
+    cnp.ndarray storage,  # OUT int64 (2 L,)
+):
+    """Where the cache of every layer is: the `storage` of the functions below."""
+    cdef i64* places = <i64*>cnp.PyArray_DATA(storage)
+    cdef Py_ssize_t layer
+    for layer in range(len(keys)):
+        places[2 * layer] = <i64>cnp.PyArray_DATA(<cnp.ndarray>keys[layer])
+        places[2 * layer + 1] = <i64>cnp.PyArray_DATA(<cnp.ndarray>values[layer])
+
+
+def decode_step(
+    tuple held,  # table (V, D), gains (2 L + 1, D), packed weights, cos and sin (T, Dh / 2), eps, and
+    # L, D, F, V, C, H, Hk, Dh
+    cnp.ndarray storage,
+    cnp.ndarray tokens, cnp.ndarray rows, cnp.ndarray positions,  # IN (n,)
+    cnp.ndarray scratch,  # (n * (2 whole(D) + whole(F) + (H + 2) * Dh),)
+    cnp.ndarray qkv,  # OUT (L, n, whole((H + 2 Hk) * Dh))
+    cnp.ndarray logits,  # OUT (n, V)
+    Py_ssize_t n, Py_ssize_t longest, int n_threads,
+):
+    """1 <= n <= 4.  Whether every value that later ones depend on is finite."""
+    cdef Fixed f = _fixed(held)
+    cdef int status
     with nogil:
-        status = _whole_pass(&p, &step, L, g, projected, places, n_threads)
-    if status:
+        status = _run(
+            &f, <const i64*>cnp.PyArray_DATA(storage), <const i64*>cnp.PyArray_DATA(tokens),
+            <const i64*>cnp.PyArray_DATA(rows), <const i64*>cnp.PyArray_DATA(positions),
+            <real*>cnp.PyArray_DATA(scratch), <real*>cnp.PyArray_DATA(qkv),
+            <real*>cnp.PyArray_DATA(logits), n, longest, n_threads,
+        )
+    if status < 0:
         raise MemoryError("decode_step: no memory for the threads' scratch buffers")
-    return p.bad == 0
+    return status == 0
 
 
 def append_step(
+    tuple held, cnp.ndarray storage,
     cnp.ndarray qkv,  # IN (L, n, row)
-    tuple keys, tuple values,  # IN and OUT, the cache of L layers
-    cnp.ndarray lengths,  # IN and OUT (L, B)
+    cnp.ndarray filled,  # IN and OUT (L, B)
     cnp.ndarray rows, cnp.ndarray positions,  # IN (n,), rows all different
-    Py_ssize_t n, Py_ssize_t L, Py_ssize_t B, Py_ssize_t C, Py_ssize_t H, Py_ssize_t Hk,
-    Py_ssize_t Dh,
+    Py_ssize_t n, Py_ssize_t B,
 ):
     """Put the keys and values that decode_step found into the caches of all layers, which grow.
 
     -1, or the first layer in which a sequence does not end at its position; then nothing is done.
     """
-    cdef const real* row = <const real*>cnp.PyArray_DATA(qkv)
-    cdef i64* filled = <i64*>cnp.PyArray_DATA(lengths)
+    cdef Fixed f = _fixed(held)
     cdef const i64* owner = <const i64*>cnp.PyArray_DATA(rows)
     cdef const i64* place = <const i64*>cnp.PyArray_DATA(positions)
-    cdef real* layer_keys
-    cdef real* layer_values
-    cdef Py_ssize_t layer, i
-    for layer in range(L):
-        for i in range(n):
-            if filled[layer * B + owner[i]] != place[i]:
-                return layer
-    for layer in range(L):
-        layer_keys = <real*>cnp.PyArray_DATA(<cnp.ndarray>keys[layer])
-        layer_values = <real*>cnp.PyArray_DATA(<cnp.ndarray>values[layer])
-        for i in range(n):
-            append_token(
-                row + H * Dh, row + (H + Hk) * Dh, layer_keys, layer_values, owner[i], place[i],
-                C, Hk, Dh,
-            )
-            filled[layer * B + owner[i]] += 1
-            row += whole_lines((H + 2 * Hk) * Dh)
-    return -1
+    cdef i64* counts = <i64*>cnp.PyArray_DATA(filled)
+    cdef Py_ssize_t changed = _changed(counts, owner, place, n, f.L, B)
+    if changed < 0:
+        _append(
+            &f, <const i64*>cnp.PyArray_DATA(storage), owner, place,
+            <const real*>cnp.PyArray_DATA(qkv), counts, n, B,
+        )
+    return changed
+
+
+def advance(
+    tuple held, cnp.ndarray storage,
+    cnp.ndarray filled,  # IN and OUT (L, B)
+    cnp.ndarray lengths,  # IN and OUT (B,), as every layer has them
+    list ids, list owners, Py_ssize_t B, int n_threads,
+):
+    """decode_step and append_step for sequences that are not empty, of numbers as they come.
+
+    A tuple of logits (n, V), rows, positions and new lengths (n,), and the sum of the latter.  None,
+    with nothing done, for anything unusual: single steps then accept or explain.  Or the first layer
+    in which another thread has changed a sequence meanwhile; nothing is done then.
+    """
+    cdef Fixed f = _fixed(held)
+    cdef cnp.npy_intp dims[2]
+    cdef cnp.ndarray logits, rows, positions, grown, scratch
+    cdef i64 tokens[MOST_ROWS]
+    cdef i64* owner
+    cdef i64* place
+    cdef i64* length = <i64*>cnp.PyArray_DATA(lengths)
+    cdef i64* counts = <i64*>cnp.PyArray_DATA(filled)
+    cdef const i64* where = <const i64*>cnp.PyArray_DATA(storage)
+    cdef real* qkv
+    cdef Py_ssize_t n = len(ids), i, j, longest = 0, total = 0
+    cdef int status, overflow = 0
+    if not 1 <= n <= MOST_ROWS or len(owners) != n:
+        return None
+    dims[0], dims[1] = n, f.V
+    rows = cnp.PyArray_EMPTY(1, dims, cnp.NPY_INT64, 0)
+    positions = cnp.PyArray_EMPTY(1, dims, cnp.NPY_INT64, 0)
+    grown = cnp.PyArray_EMPTY(1, dims, cnp.NPY_INT64, 0)
+    owner = <i64*>cnp.PyArray_DATA(rows)
+    place = <i64*>cnp.PyArray_DATA(positions)
+    for i in range(n):
+        if not (PyLong_CheckExact(ids[i]) and PyLong_CheckExact(owners[i])):
+            return None
+        tokens[i] = PyLong_AsLongLongAndOverflow(ids[i], &overflow)
+        if overflow or not 0 <= tokens[i] < f.V:
+            return None
+        owner[i] = PyLong_AsLongLongAndOverflow(owners[i], &overflow)
+        if overflow or not 0 <= owner[i] < B:
+            return None
+        for j in range(i):
+            if owner[j] == owner[i]:
+                return None
+        place[i] = length[owner[i]]
+        if not 0 < place[i] < f.C:
+            return None
+        longest = max(longest, <Py_ssize_t>place[i])
+        total += place[i] + 1
+        (<i64*>cnp.PyArray_DATA(grown))[i] = place[i] + 1
+    if _changed(counts, owner, place, n, f.L, B) >= 0:
+        return None
+    logits = cnp.PyArray_EMPTY(2, dims, NPY_REAL, 0)
+    dims[0] = n * (_scratch_of_a_token(&f) + f.L * _projected_of_a_token(&f))
+    scratch = cnp.PyArray_EMPTY(1, dims, NPY_REAL, 0)
+    qkv = <real*>cnp.PyArray_DATA(scratch) + n * _scratch_of_a_token(&f)
+    with nogil:
+        status = _run(
+            &f, where, tokens, owner, place, <real*>cnp.PyArray_DATA(scratch), qkv,
+            <real*>cnp.PyArray_DATA(logits), n, longest, n_threads,
+        )
+    if status != 0:
+        return None
+    i = _changed(counts, owner, place, n, f.L, B)
+    if i >= 0:
+        return i
+    _append(&f, where, owner, place, qkv, counts, n, B)
+    for i in range(n):
+        length[owner[i]] = place[i] + 1
+    return logits, rows, positions, grown, total
 
 
 def width_in_panels(Py_ssize_t columns):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from llmcy import kernels
 from llmcy.errors import AutodiffError, CacheError
 from llmcy.generate.cached_pass import final_norm, head_logits, through_blocks
+from llmcy.generate.layer_cache import changed_cache
 from llmcy.generate.work import WorkCounters
 from llmcy.model import Decoder
 
@@ -30,6 +31,7 @@ Array = NDArray[Any]
 Ids = NDArray[np.int64]
 Prompts = Sequence[int] | Sequence[Sequence[int]] | Ids | Sequence[Ids]
 FUSED_ROWS = 4  # tokens that one call takes through all layers
+MANY = 2**62  # no call can overflow a counter below this
 
 
 class StepOutput(NamedTuple):
@@ -70,6 +72,7 @@ class CacheSession:
         self._leases = [parameter.borrow() for _, parameter in model.named_parameters()]
         self._open = True
         self._step: kernels.CachedDecodeStep | None = None
+        self._every_row = list(range(cache.batch))
         self._lanes = len(cache.layers) * cache._config.n_heads
 
     @property
@@ -222,6 +225,15 @@ class CacheSession:
         """
         self._check_open()
         cache = self._cache
+        if self._step is not None and max(cache._work) < MANY:
+            usual = [tokens] if type(tokens) is int else tokens
+            of = self._every_row if rows is None else rows
+            if type(usual) is list and type(of) is list:
+                found = self._step.advance(usual, of, cache._lengths)
+                if isinstance(found, int):
+                    raise changed_cache(found)
+                if found is not None:
+                    return self._count(*found)
         lengths = cache._lengths.tolist()
         if not any(lengths):
             raise CacheError("DecodeRequiresPrefill", "there is no prompt in the cache yet")
@@ -245,6 +257,14 @@ class CacheSession:
             )
         return self._advance_one(ids, chosen, starts, prefill=False)
 
+    def _count(
+        self, logits: Array, rows: Ids, positions: Ids, lengths: Ids, total: int
+    ) -> StepOutput:
+        """What :meth:`kernels.CachedDecodeStep.advance` has done."""
+        cache, scores = self._cache, self._lanes * total
+        cache._work = cache._work.plus(len(rows), scores, len(cache.layers), prefill=False)
+        return StepOutput(logits[:, None], rows, positions, lengths, scores)
+
     def _check_rows(self, ids: list[int], rows: list[int]) -> None:
         batch = self._cache.batch
         fit = len(ids) == len(rows) == len(set(rows)) > 0
@@ -261,10 +281,7 @@ class CacheSession:
     def _advance_one(
         self, ids: list[int], chosen: list[int], starts: list[int], *, prefill: bool
     ) -> StepOutput:
-        """One token of each of some sequences: for a few of them, all layers in one call.
-
-        Behind that call little is left in the caches of an interpreter, so it does little there.
-        """
+        """One token of each of some sequences: for a few of them, all layers in one call."""
         cache = self._cache
         rows, tokens, positions = np.array(chosen), np.array(ids), np.array(starts)
         step = found = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmcy import _check, _kernels
 from llmcy._kernels.memory import empty
-from llmcy._threads import resolve_threads
+from llmcy._threads import num_threads, resolve_threads
 from llmcy.kernels.attention_step import KEY_BLOCK, _checked_places
 
 __all__ = ["BlockWeights", "CachedDecodeStep", "DecodeStep", "DecoderWeights", "StepResult"]
@@ -164,15 +164,23 @@ class DecodeStep:
 class CachedDecodeStep:
     """A :class:`DecodeStep` with the cache it works on; made by :meth:`DecodeStep.over`."""
 
-    __slots__ = ("_capacity", "_keys", "_lengths", "_of", "_values")
+    __slots__ = ("_arrays", "_batch", "_capacity", "_held", "_lengths", "_of", "_storage")
 
     def __init__(
         self, of: DecodeStep, keys: tuple[Array, ...], values: tuple[Array, ...], lengths: Ids,
         capacity: int,
     ) -> None:  # fmt: skip
         self._of = of
-        self._keys, self._values, self._lengths = keys, values, lengths
-        self._capacity = capacity
+        self._arrays = keys, values  # what `storage` points to
+        self._lengths = lengths
+        self._batch, self._capacity = lengths.shape[1], capacity
+        self._storage = np.empty(2 * of.n_layers, np.int64)
+        _kernels.for_dtype(of.dtype).decode_step.addresses(keys, values, self._storage)
+        d, hidden, vocab, heads, kv_heads, width = of._sizes
+        self._held = (
+            of._table, of._gains, of._packed, of._cos, of._sin, of._eps,
+            of.n_layers, d, hidden, vocab, capacity, heads, kv_heads, width,
+        )  # fmt: skip
 
     def step(
         self, tokens: Ids, rows: Ids, positions: Ids, *, n_threads: int | None = None
@@ -208,7 +216,7 @@ class CachedDecodeStep:
         Compatibility guarantee: the bits are those of the kernels it stands for.
         """
         of = self._of
-        d, hidden, vocab, heads, kv_heads, width = of._sizes
+        vocab = of._sizes[2]
         n = len(tokens)
         if not 1 <= n <= MOST_ROWS:
             _check.fail_shape("tokens", f"(n,) with n from 1 to {MOST_ROWS}", tokens.shape)
@@ -216,18 +224,15 @@ class CachedDecodeStep:
         for index, token in enumerate(tokens.tolist()):
             if not 0 <= token < vocab:
                 _check.token_out_of_range("tokens", index, token, vocab)
-        longest = _checked_places(
-            rows, positions, "positions", n, self._lengths.shape[1], self._capacity
-        )
-        dtype, layers = of.dtype, of.n_layers
-        result = StepResult(np.empty((n, vocab), dtype), np.empty((layers, n, of._width), dtype))
+        longest = _checked_places(rows, positions, "positions", n, self._batch, self._capacity)
+        dtype = of.dtype
+        logits = np.empty((n, vocab), dtype)
+        projected = np.empty((of.n_layers, n, of._width), dtype)
         finite = _kernels.for_dtype(dtype).decode_step.decode_step(
-            tokens, of._table, of._gains, of._packed, of._eps, of._cos, of._sin, self._keys,
-            self._values, rows, positions, np.empty(n * of._scratch, dtype),
-            np.empty(2 * layers, np.int64), result.projected, result.logits, n, layers, d, hidden,
-            vocab, self._capacity, heads, kv_heads, width, longest, resolve_threads(n_threads),
+            self._held, self._storage, tokens, rows, positions, np.empty(n * of._scratch, dtype),
+            projected, logits, n, longest, resolve_threads(n_threads),
         )  # fmt: skip
-        return result if finite else None
+        return StepResult(logits, projected) if finite else None
 
     def append(self, result: StepResult, rows: Ids, positions: Ids) -> int | None:
         """Put the keys and values of a step into the caches of all layers, and count them.
@@ -250,19 +255,48 @@ class CachedDecodeStep:
         ShapeError, DTypeError, RangeError
             When an argument cannot be used; the cache is unchanged.
         """
-        of = self._of
-        _, _, _, heads, kv_heads, width = of._sizes
-        n, batch = len(rows), self._lengths.shape[1]
-        _checked_places(rows, positions, "positions", n, batch, self._capacity)
+        of, n = self._of, len(rows)
+        _checked_places(rows, positions, "positions", n, self._batch, self._capacity)
         if n > 1 and len(set(rows.tolist())) != n:
             _check.fail_range("rows", rows.tolist(), "different sequences")
-        projected = result.projected
-        _check.like("projected", projected, of.dtype, (of.n_layers, n, of._width))
+        _check.like("projected", result.projected, of.dtype, (of.n_layers, n, of._width))
         changed: int = _kernels.for_dtype(of.dtype).decode_step.append_step(
-            projected, self._keys, self._values, self._lengths, rows, positions, n, of.n_layers,
-            batch, self._capacity, heads, kv_heads, width,
+            self._held, self._storage, result.projected, self._lengths, rows, positions, n,
+            self._batch,
         )  # fmt: skip
         return None if changed < 0 else changed
+
+    def advance(
+        self, tokens: list[int], rows: list[int], lengths: Ids
+    ) -> tuple[Array, Ids, Ids, Ids, int] | int | None:
+        """A step and what follows it, in the usual case.
+
+        Behind a pass over the weights little is left in the caches of an interpreter: every line of
+        Python there takes several times as long as elsewhere.
+
+        Parameters
+        ----------
+        tokens, rows
+            One token for each of some sequences.
+        lengths
+            Int64 (B,): the filled positions of all sequences, which grow, too.
+
+        Returns
+        -------
+        tuple, int or None
+            Logits (n, V); the rows, their positions and their new lengths as int64 (n,); the sum of
+            the latter.
+
+            Or None, when nothing has been done: numbers that are no plain ones or out of range,
+            more than 4 of them, sequences that are empty, full, given twice or of another length
+            in some layer, a value that is not finite.  :meth:`step` tells what it is.
+
+            Or the first layer that another thread has changed meanwhile; nothing has been done.
+        """
+        return _kernels.for_dtype(self._of.dtype).decode_step.advance(  # type: ignore[no-any-return]
+            self._held, self._storage, self._lengths, lengths, tokens, rows, self._batch,
+            num_threads(),
+        )  # fmt: skip
 
 
 class _Packing:

@@ -157,6 +157,7 @@ def test_a_failure_in_the_middle_keeps_the_draws_already_made(
     def overflowing(*given: Any) -> np.ndarray:
         return np.full_like(real_norm(*given), 1.0 if len(steps) < 2 else np.inf)
 
+    monkeypatch.setattr(kernels.CachedDecodeStep, "advance", lambda *_: None)
     monkeypatch.setattr(kernels.CachedDecodeStep, "step", stopping)
     monkeypatch.setattr(session, "final_norm", overflowing)
     with pytest.raises(CachedGenerationError) as caught:

@@ -205,6 +205,70 @@ def test_a_sequence_that_ends_elsewhere_is_not_appended_to():
     assert filled_up.tolist() == [[2, 3], [2, 3]]
 
 
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_advancing_is_a_step_and_what_follows(isa, dtype, n):
+    rng = np.random.default_rng(7)
+    weights = decoder(
+        rng, dtype, "plain", d=20, heads=2, kv_heads=1, width=6, hidden=30, vocab=33, layers=2
+    )
+    counts = [3, 1, 2, 5]
+    caches = []
+    for _ in range(2):
+        keys, values, filled_up, _ = filled_caches(
+            np.random.default_rng(8), weights, 4, 1, 8, counts
+        )
+        caches.append((keys, values, filled_up))
+    decoding = DecodeStep(weights, EPS, 2, 1)
+    one, other = (decoding.over(*cache) for cache in caches)
+    lengths = np.array(counts)
+    rows, tokens = [2, 0, 3, 1][:n], [32, 0, 7, 9][:n]
+    logits, of, positions, grown, total = one.advance(tokens, rows, lengths)
+    places = np.array([counts[row] for row in rows])
+    result = other.step(np.array(tokens), np.array(rows), places)
+    assert other.append(result, np.array(rows), places) is None
+    assert_same_bits(logits, result.logits)
+    assert (of.tolist(), positions.tolist()) == (rows, places.tolist())
+    assert (grown.tolist(), total) == ((places + 1).tolist(), int(places.sum()) + n)
+    assert lengths.tolist() == [count + (row in rows) for row, count in enumerate(counts)]
+    for x, y in zip(caches[0], caches[1], strict=True):
+        for a, b in zip(x, y, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "lengths"),
+    [
+        ([5], [0], [1, 2]),
+        ([-1], [0], [1, 2]),
+        ([2**70], [0], [1, 2]),
+        ([1.0], [0], [1, 2]),
+        ([True], [0], [1, 2]),
+        ([1], [2], [1, 2]),
+        ([1], [-1], [1, 2]),
+        ([1], [np.int64(0)], [1, 2]),
+        ([1, 1], [0, 0], [1, 2]),
+        ([1, 1], [0], [1, 2]),
+        ([], [], [1, 2]),
+        ([1] * 5, [0, 1, 0, 1, 0], [1, 2]),
+        ([1], [0], [0, 2]),
+        ([1], [1], [1, 4]),
+        ([1], [0], [2, 2]),  # the layers say 1
+        ([4], [0], [1, 2]),  # not finite
+    ],
+)
+def test_anything_unusual_is_left_to_single_steps(tokens, rows, lengths):
+    weights, keys, values, filled_up = small()
+    step = DecodeStep(weights, EPS, 2, 1).over(keys, values, filled_up)
+    if 4 in tokens:
+        weights.table[4] = np.nan
+    counts = np.array(lengths)
+    before = [x.copy() for x in (*keys, *values, filled_up)]
+    assert step.advance(tokens, rows, counts) is None
+    for x, copy in zip((*keys, *values, filled_up), before, strict=True):
+        assert x.tobytes() == copy.tobytes()
+    assert counts.tolist() == lengths
+
+
 def small(dtype=np.float64):
     rng = np.random.default_rng(6)
     weights = decoder(
