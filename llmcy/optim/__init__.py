@@ -1,6 +1,6 @@
 """AdamW, its settings and state, global-norm clipping and learning-rate schedules."""
 
-from llmcy.optim.adamw import AdamW, AdamWParameterTrace, AdamWTrace
+from llmcy.optim.adamw import AdamW
 from llmcy.optim.clip import (
     ClipTransform,
     GradientClip,
@@ -12,6 +12,7 @@ from llmcy.optim.config import AdamWConfig
 from llmcy.optim.groups import ParameterGroups
 from llmcy.optim.schedule import LearningRateSchedule
 from llmcy.optim.state import AdamWState, AdamWStateEntry, OptimizerSnapshot
+from llmcy.optim.trace import AdamWParameterTrace, AdamWTrace
 
 __all__ = [
     "AdamW",
