@@ -101,7 +101,7 @@ cdef inline void cr_exp_block(const real* x, real* y, Py_ssize_t n) noexcept nog
 cdef inline void cr_exp_block_below(
     const real* x, real top, real* y, Py_ssize_t n
 ) noexcept nogil:
-    """y[i] = exp(x[i] - top) for i < n, the difference rounded; y may be x."""
+    """y[i] = exp(x[i] - top) for i < n and x[i] <= top, the difference rounded; y may be x."""
     exp_of_shifted(x, top, y, n, cr_exp)
 
 

@@ -35,26 +35,32 @@ enum { LLMCY_EXP_GROUP = LLMCY_EXP_SIDE * LLMCY_DOUBLES };
 #define LLMCY_ROUND_TO_32 0x1.8p20      /* ... to a multiple of 2^-32 */
 #define LLMCY_EXP64_ERROR 0x1.08p-64
 
-/* x brought into [low, high]; a NaN becomes low, or stays when `keep_nan` */
-LLMCY_INLINE llmcy_doubles llmcy_within(llmcy_doubles x, double low, double high, int keep_nan) {
-    llmcy_doubles zero = {0}, a = zero + low, b = zero + high;
-#if defined(__AVX512F__) /* these give their second argument when one is a NaN */
-    x = keep_nan ? (llmcy_doubles)_mm512_max_pd((__m512d)a, (__m512d)x)
-                 : (llmcy_doubles)_mm512_max_pd((__m512d)x, (__m512d)a);
-    return (llmcy_doubles)_mm512_min_pd((__m512d)b, (__m512d)x);
+/* x, but at least `low`; a NaN becomes `low`, or stays when `keep_nan` */
+LLMCY_INLINE llmcy_doubles llmcy_at_least(llmcy_doubles x, double low, int keep_nan) {
+    const llmcy_doubles none = {0}, bound = none + low, a = keep_nan ? bound : x;
+    const llmcy_doubles b = keep_nan ? x : bound; /* given when one of both is a NaN */
+#if defined(__AVX512F__)
+    return (llmcy_doubles)_mm512_max_pd((__m512d)a, (__m512d)b);
 #elif defined(__AVX2__)
-    x = keep_nan ? (llmcy_doubles)_mm256_max_pd((__m256d)a, (__m256d)x)
-                 : (llmcy_doubles)_mm256_max_pd((__m256d)x, (__m256d)a);
-    return (llmcy_doubles)_mm256_min_pd((__m256d)b, (__m256d)x);
+    return (llmcy_doubles)_mm256_max_pd((__m256d)a, (__m256d)b);
 #elif defined(__SSE2__)
-    x = keep_nan ? (llmcy_doubles)_mm_max_pd((__m128d)a, (__m128d)x)
-                 : (llmcy_doubles)_mm_max_pd((__m128d)x, (__m128d)a);
-    return (llmcy_doubles)_mm_min_pd((__m128d)b, (__m128d)x);
+    return (llmcy_doubles)_mm_max_pd((__m128d)a, (__m128d)b);
 #else
-    for (int lane = 0; lane < LLMCY_DOUBLES; lane++) {
-        x[lane] = x[lane] < low || (!keep_nan && x[lane] != x[lane]) ? low : x[lane];
-        x[lane] = x[lane] > high ? high : x[lane];
-    }
+    for (int lane = 0; lane < LLMCY_DOUBLES; lane++) x[lane] = a[lane] > b[lane] ? a[lane] : b[lane];
+    return x;
+#endif
+}
+/* x, but at most `high`; a NaN stays */
+LLMCY_INLINE llmcy_doubles llmcy_at_most(llmcy_doubles x, double high) {
+    const llmcy_doubles none = {0}, bound = none + high;
+#if defined(__AVX512F__)
+    return (llmcy_doubles)_mm512_min_pd((__m512d)bound, (__m512d)x);
+#elif defined(__AVX2__)
+    return (llmcy_doubles)_mm256_min_pd((__m256d)bound, (__m256d)x);
+#elif defined(__SSE2__)
+    return (llmcy_doubles)_mm_min_pd((__m128d)bound, (__m128d)x);
+#else
+    for (int lane = 0; lane < LLMCY_DOUBLES; lane++) x[lane] = bound[lane] < x[lane] ? bound[lane] : x[lane];
     return x;
 #endif
 }
@@ -84,13 +90,15 @@ LLMCY_INLINE llmcy_doubles llmcy_exp_power(llmcy_words index) {
 #endif
 }
 
-/* a = exp(a), right once it is rounded to binary32; nothing is left in doubt */
-LLMCY_INLINE int llmcy_exp_side(llmcy_doubles *a, llmcy_words *doubt) {
+/* a = exp(a), right once it is rounded to binary32; nothing is left in doubt.  `signs`: whether some
+ * may be positive. */
+LLMCY_INLINE int llmcy_exp_side(llmcy_doubles *a, llmcy_words *doubt, int signs) {
     const llmcy_doubles none = {0};
     llmcy_doubles k[LLMCY_EXP_SIDE], power[LLMCY_EXP_SIDE], r[LLMCY_EXP_SIDE];
     llmcy_doubles s[LLMCY_EXP_SIDE], p[LLMCY_EXP_SIDE], q[LLMCY_EXP_SIDE];
     (void)doubt;
-    LLMCY_EACH a[v] = llmcy_within(a[v], -110.0, 100.0, 1);
+    LLMCY_EACH a[v] = llmcy_at_least(a[v], -110.0, 1);
+    if (signs) LLMCY_EACH a[v] = llmcy_at_most(a[v], 100.0);
     LLMCY_EACH k[v] = llmcy_exp_add(a[v], none + LLMCY_EXP32_INVERSE, none + LLMCY_ROUND_TO_INTEGER);
     /* the low bits of k hold it as an integer; its multiple of 2^48 is taken from the table already,
      * so that adding it moves the exponent alone */
@@ -155,14 +163,15 @@ LLMCY_INLINE int llmcy_any_bit(llmcy_words a) {
 }
 
 /* a = exp(a); whether a lane is left in doubt, or is out of the range of normal results: those have
- * bits in `doubt` */
-LLMCY_INLINE int llmcy_exp_side(llmcy_doubles *a, llmcy_words *doubt) {
+ * bits in `doubt`.  `signs` as above. */
+LLMCY_INLINE int llmcy_exp_side(llmcy_doubles *a, llmcy_words *doubt, int signs) {
     llmcy_doubles k[LLMCY_EXP_SIDE], s[LLMCY_EXP_SIDE], low[LLMCY_EXP_SIDE];
     llmcy_doubles th[LLMCY_EXP_SIDE], tl[LLMCY_EXP_SIDE], d[LLMCY_EXP_SIDE], p[LLMCY_EXP_SIDE];
     llmcy_doubles q[LLMCY_EXP_SIDE], c[LLMCY_EXP_SIDE], hi[LLMCY_EXP_SIDE];
     llmcy_words index[LLMCY_EXP_SIDE], any = {0};
     LLMCY_EACH doubt[v] = (llmcy_words)a[v];
-    LLMCY_EACH a[v] = llmcy_within(a[v], -708.0, 709.0, 0);
+    LLMCY_EACH a[v] = llmcy_at_least(a[v], -708.0, 0);
+    if (signs) LLMCY_EACH a[v] = llmcy_at_most(a[v], 709.0);
     LLMCY_EACH doubt[v] ^= (llmcy_words)a[v];
     LLMCY_EACH k[v] = a[v] * LLMCY_EXP64_INVERSE;
     LLMCY_EACH k[v] = k[v] + LLMCY_ROUND_TO_INTEGER;
@@ -201,7 +210,7 @@ LLMCY_INLINE llmcy_doubles llmcy_widen(llmcy_part x) { return x; }
 LLMCY_INLINE llmcy_part llmcy_narrow(llmcy_doubles x) { return x; }
 #endif
 
-/* The argument: x, x - shift with a rounded difference, or -|x|. */
+/* The argument: x, x - shift <= 0 with a rounded difference, or -|x|. */
 enum { LLMCY_EXP_PLAIN, LLMCY_EXP_SHIFTED, LLMCY_EXP_DECAY };
 
 LLMCY_INLINE llmcy_doubles llmcy_exp_argument(const llmcy_real *x, int what, llmcy_real shift) {
@@ -219,7 +228,7 @@ LLMCY_INLINE void llmcy_exp_group(const llmcy_real *x, llmcy_real *y, int what, 
     llmcy_doubles a[LLMCY_EXP_SIDE];
     llmcy_words doubt[LLMCY_EXP_SIDE];
     LLMCY_EACH a[v] = llmcy_exp_argument(x + v * LLMCY_DOUBLES, what, shift);
-    if (__builtin_expect(llmcy_exp_side(a, doubt), 0)) {
+    if (__builtin_expect(llmcy_exp_side(a, doubt, what == LLMCY_EXP_PLAIN), 0)) {
         double values[LLMCY_EXP_GROUP], arguments[LLMCY_EXP_GROUP];
         uint64_t flags[LLMCY_EXP_GROUP];
         LLMCY_EACH *(llmcy_doubles *)(values + v * LLMCY_DOUBLES) = a[v];
@@ -235,12 +244,12 @@ LLMCY_INLINE void llmcy_exp_group(const llmcy_real *x, llmcy_real *y, int what, 
 
 LLMCY_INLINE void llmcy_exp_all(const llmcy_real *x, llmcy_real *y, ptrdiff_t n, int what,
                                 llmcy_real shift, double (*one)(double)) {
-    llmcy_real rest[LLMCY_EXP_GROUP] = {0};
+    llmcy_real rest[LLMCY_EXP_GROUP];
     ptrdiff_t i = 0;
     for (; i + LLMCY_EXP_GROUP <= n; i += LLMCY_EXP_GROUP)
         llmcy_exp_group(x + i, y + i, what, shift, one);
     if (i < n) {
-        memcpy(rest, x + i, (size_t)(n - i) * sizeof *x);
+        for (int j = 0; j < LLMCY_EXP_GROUP; j++) rest[j] = x[i + j < n ? i + j : i];
         llmcy_exp_group(rest, rest, what, shift, one);
         memcpy(y + i, rest, (size_t)(n - i) * sizeof *x);
     }

@@ -10,43 +10,9 @@ from llmcy._kernels.cr_math cimport cr_exp_block_below
 from llmcy._kernels.order cimport ROWS, sum_rows, sum_triangle
 from llmcy._kernels.types cimport is_finite_real, real
 
-cdef enum:
-    LANES = 16          # the maximum does not depend on the order, so any number will do
-    SEARCH_BLOCK = 64
-
-
-cdef inline real row_max(const real* x, Py_ssize_t n) noexcept nogil:
-    """The largest of n >= 1 values; with a NaN among them, any of them (the sum is NaN then)."""
-    cdef real best[LANES]
-    cdef real top
-    cdef Py_ssize_t j, lane
-    for lane in range(LANES):
-        best[lane] = x[0]
-    for j from 0 <= j < n - LANES + 1 by LANES:
-        for lane in range(LANES):
-            best[lane] = x[j + lane] if x[j + lane] > best[lane] else best[lane]
-    top = best[0]
-    for lane in range(1, LANES):
-        top = best[lane] if best[lane] > top else top
-    for j in range(n - n % LANES, n):
-        top = x[j] if x[j] > top else top
-    return top
-
-
-cdef inline Py_ssize_t first_equal(const real* x, real value, Py_ssize_t n) noexcept nogil:
-    """Index of the first element equal to `value`, or -1."""
-    cdef Py_ssize_t start, stop, j
-    cdef int hit
-    for start from 0 <= start < n by SEARCH_BLOCK:
-        stop = min(start + SEARCH_BLOCK, n)
-        hit = 0
-        for j in range(start, stop):
-            hit |= x[j] == value
-        if hit:
-            for j in range(start, stop):
-                if x[j] == value:
-                    return j
-    return -1
+cdef extern from "llmcy_maximum.h" nogil:
+    real row_max "llmcy_row_max"(const real* x, Py_ssize_t n)
+    Py_ssize_t first_equal "llmcy_first_equal"(const real* x, real value, Py_ssize_t n)
 
 
 cdef inline Py_ssize_t exponentials(
