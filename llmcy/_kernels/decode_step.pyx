@@ -21,7 +21,7 @@ from llmcy._kernels.inverse_root cimport inverse_root
 from llmcy._kernels.panels cimport (
     PANEL, pack_panel, panel_product, panels_of, whole_lines, width_of,
 )
-from llmcy._kernels.pool cimport parallel_for
+from llmcy._kernels.pool cimport chunk_fn, parallel_for
 from llmcy._kernels.sigmoid cimport sigmoids
 from llmcy._kernels.step_heads cimport Step, append_token, attend_heads
 from llmcy._kernels.types cimport NPY_REAL, i64, real
@@ -31,7 +31,7 @@ cnp.import_array()
 cdef enum:
     MOST_ROWS = 4
     MOST_PANEL = 64         # PANEL of binary32
-    GRAIN_WORK = 16384      # weights below which a second thread costs more than it gains
+    GRAIN_WORK = 6144       # weights below which a second thread costs more than it gains
 
 # Everything is (n, ...), rows one after the other; *_row is the distance of two rows.
 cdef struct Pass:
@@ -200,9 +200,18 @@ cdef void _head(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept
                 p.bad = 1
 
 
-cdef inline Py_ssize_t _grain(Py_ssize_t k) noexcept nogil:
-    """How many panels of k rows make a chunk worth a thread."""
-    return GRAIN_WORK // (PANEL * k) + 1
+cdef inline void _share(
+    chunk_fn work, Pass* p, Py_ssize_t columns, Py_ssize_t k, int n_threads
+) noexcept nogil:
+    """The panels of a product of k rows, in chunks that are worth a thread.
+
+    A few panels that every thread can have as many of are cut that way: two chunks a thread, as the
+    pool makes them, would leave one of them waiting.
+    """
+    cdef Py_ssize_t panels = panels_of(columns), grain = GRAIN_WORK // (PANEL * k) + 1
+    if panels < 8 * n_threads and panels % n_threads == 0 and panels % (2 * n_threads) != 0:
+        grain = max(grain, panels // n_threads)
+    parallel_for(work, p, panels, grain, 0, n_threads)
 
 
 cdef int _whole_pass(
@@ -215,7 +224,7 @@ cdef int _whole_pass(
         p.qkv = qkv + layer * p.n * p.qkv_row
         p.gain = gains
         parallel_for(_normalise, p, 1, 1, 0, 1)
-        parallel_for(_project, p, panels_of(p.Q + 2 * p.K), _grain(p.D), 0, n_threads)
+        _share(_project, p, p.Q + 2 * p.K, p.D, n_threads)
         p.weights += p.qkv_row * p.D
         parallel_for(_rotate, p, 1, 1, 0, 1)
         step.q, step.new_key, step.new_value = p.qkv, p.qkv + p.Q, p.qkv + p.Q + p.K
@@ -224,21 +233,21 @@ cdef int _whole_pass(
         if attend_heads(step, p.n, n_threads):
             return -1
         p.a, p.a_row, p.k = p.mixed, p.Q, p.Q
-        parallel_for(_add_product, p, panels_of(p.D), _grain(p.Q), 0, n_threads)
+        _share(_add_product, p, p.D, p.Q, n_threads)
         p.weights += p.x_row * p.Q
         p.gain = gains + p.D
         parallel_for(_normalise, p, 1, 1, 0, 1)
-        parallel_for(_gate_up, p, panels_of(p.F), _grain(2 * p.D), 0, n_threads)
+        _share(_gate_up, p, p.F, 2 * p.D, n_threads)
         p.weights += 2 * p.hidden_row * p.D
         p.a, p.a_row, p.k = p.hidden, p.hidden_row, p.F
-        parallel_for(_add_product, p, panels_of(p.D), _grain(p.F), 0, n_threads)
+        _share(_add_product, p, p.D, p.F, n_threads)
         p.weights += p.x_row * p.F
         gains += 2 * p.D
         if p.bad:
             return 0
     p.gain = gains
     parallel_for(_normalise, p, 1, 1, 0, 1)
-    parallel_for(_head, p, panels_of(p.V), _grain(p.D), 0, n_threads)
+    _share(_head, p, p.V, p.D, n_threads)
     return 0
 
 

@@ -3,8 +3,8 @@
 #     out[i, j] = fold over k of a[i, k] * b[k, j]          in ascending k, from +0
 #     out[i, j] = fold over k of a[i, k] * b[j, k]          b transposed: a head over a vocabulary
 #
-# (numerics contract, section 5): the bits of ``matmul``.  Decoding a token is made of such products,
-# and their speed is that of reading b.  A few rows of b are therefore read side by side in long
+# (numerics contract, section 5): the bits of ``matmul``, at the speed of reading b (decoding many tokens
+# of a model has panels.pxd).  A few rows of b are therefore read side by side in long
 # pieces, and the same pieces of the next few rows are asked for meanwhile; the sums wait in `out`,
 # which stays in cache.  A fused sum may end at -0 by underflow: adding +0 stores +0.  A transposed b
 # is read along its rows, in squares whose columns are the lanes of a vector.

@@ -19,7 +19,7 @@ cdef enum:
     BLOCK_VECTORS = 16          # vectors of a block when lanes are fewest
     VECTORS = KEY_BLOCK_SIZE // VEC_LANES
     MOST_VECTORS = 4            # of the value mix held in registers at once
-    GRAIN_WORK = 8192           # products below which a second thread costs more than it gains
+    GRAIN_WORK = 3072           # products below which a second thread costs more than it gains
 
 cdef struct Step:
     const real* q               # (n, H * Dh), rows q_row apart
