@@ -229,15 +229,13 @@ def _segments(
 
 def _say_what_is_left(done: list[Segment], last: int, found: Findings) -> None:
     """The steps that no replay has executed with success."""
-    position, gaps = 0, []
+    position, gaps = -1, []  # a segment from 0 makes step 0 as well
     for start, end in sorted(done):
-        if start > position:
+        if start > max(position, 0):
             gaps.append(f"{position + 1}..{start}")
         position = max(position, end)
     if last > position:
         gaps.append(f"{position + 1}..{last}")
-    if not done:
-        gaps = [f"0..{last}"] if last >= 0 else []
     if gaps:
         found.not_proved.append(f"that executing steps {', '.join(gaps)} leads to what is stored")
 

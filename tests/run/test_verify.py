@@ -48,7 +48,7 @@ def test_one_segment(honest):
     (replayed,) = (line for line in found.proved if line.startswith("replay"))
     assert "replay of steps 10..20: 10 updates" in replayed
     assert "steps 15, 20" in replayed
-    assert "that executing steps 1..10, 21..24 leads to what is stored" in found.not_proved
+    assert "that executing steps 0..10, 21..24 leads to what is stored" in found.not_proved
 
 
 def test_random_segments_follow_their_seed(honest):
