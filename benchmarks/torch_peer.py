@@ -104,6 +104,8 @@ class TorchStep:
         self.model = Decoder(case)
         self.model.load(dict(ours.model.named_parameters()))
         self.inputs, self.targets = map(torch.from_numpy, (ours.inputs, ours.targets))
+        if compiled:  # PyTorch gives up on a function that it has compiled eight times
+            torch.compiler.reset()
         self.loss = torch.compile(self.model) if compiled else self.model
         decay = [p for p in self.model.parameters() if p.ndim == 2]
         gains = [p for p in self.model.parameters() if p.ndim == 1]

@@ -14,7 +14,7 @@ the gradient is of the build's own (contract for float32, rule 6).
 A thread owns whole rows; the fold over rows is one chain.
 
 Where the logits are a block of a larger batch that is not kept, `cross_entropy_block` looks for NaN
-and infinity, takes the losses and writes the gradient over the logits, eight rows at a time;
+and infinity, takes the losses and writes the gradient over the logits, a few rows at a time;
 `mean_loss` then takes the mean of all blocks.
 """
 
