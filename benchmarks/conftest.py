@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.subjects import build, numbers
 
-IDLE = 0.05  # seconds after which the waiting threads of other libraries have gone to sleep
+IDLE = 0.35  # seconds after which the waiting threads of other libraries have gone to sleep
 
 pytest.importorskip("pytest_benchmark")
 
