@@ -23,7 +23,9 @@ PROMPT = 32
 WARM = 8
 TOKENS = 64
 POSITIONS = 512
-SEED = 2  # its texts have no two tokens that float32 leaves to chance
+# Logits of llama.cpp are about a thousandth of the largest away from ours, which agree with those of
+# transformers within 1e-5; the texts of this seed have no two best tokens that close together.
+SEED = 2
 
 
 def config_of(name: str, dtype: str) -> ModelConfig:
