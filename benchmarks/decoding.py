@@ -23,8 +23,8 @@ PROMPT = 32
 WARM = 8
 TOKENS = 64
 POSITIONS = 512
-# Logits of llama.cpp are about a thousandth of the largest away from ours, which agree with those of
-# transformers within 1e-5; the texts of this seed have no two best tokens that close together.
+# Logits of llama.cpp are about a thousandth of the largest away from ours, which agree with those
+# of transformers within 1e-5; the texts of this seed have no two best tokens that close together.
 SEED = 2
 
 
