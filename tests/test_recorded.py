@@ -4,9 +4,12 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmcy import _kernels, available_isas, kernels, ops
 from llmcy import recorded as recorded_module
+from llmcy._kernels import memory
 from llmcy._threads import num_threads, set_num_threads
 from llmcy.config import ModelConfig
 from llmcy.errors import AutodiffError, ModelError
@@ -94,6 +97,39 @@ def test_every_kind_of_decoder_can_be_recorded(changes, dtype: str, tape_calls) 
             optimizer.step(m.named_parameters())
             m.zero_grad()
     assert len(tape_calls) == 5 + 1
+
+
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_threads=st.sampled_from([1, 2, 3]),
+    isa=st.sampled_from(available_isas()),
+    dtype=st.sampled_from(["float64", "float32"]),
+    pieces=st.sampled_from([None, 4]),
+)
+def test_large_arrays_that_take_each_others_places(
+    tape_calls, seed, n_threads, isa, dtype, pieces
+) -> None:
+    before = num_threads()
+    tape_calls.clear()
+    rng = np.random.default_rng(seed)
+    try:
+        with _kernels.use_isa(isa), _kernels.smallest_chunks():
+            set_num_threads(n_threads)
+            a, b = model(dtype, d_ff=150), model(dtype, d_ff=150)
+            assert memory.SMALLEST < 4 * 7 * 150 * 4  # a piece's gate in float32
+            optimizers = AdamW(AdamWConfig(0.01)), AdamW(AdamWConfig(0.01))
+            step = RecordedStep(b)
+            for update in range(4):
+                pair = batch(rng, rows=8, tokens=7)
+                assert ordinary(a, *pair) == step.run(*pair, rows=pieces)
+                assert gradients(a) == gradients(b), update
+                for m, optimizer in zip((a, b), optimizers, strict=True):
+                    optimizer.step(m.named_parameters())
+                    m.zero_grad()
+            assert len(tape_calls) == 4 + (1 if pieces is None else 2)
+    finally:
+        set_num_threads(before)
 
 
 def test_gradients_are_added_to_those_that_were_not_cleared(tape_calls) -> None:

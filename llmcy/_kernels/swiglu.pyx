@@ -91,7 +91,7 @@ cdef void _swiglu_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratc
     cdef const real* d
     cdef real* d_gate
     cdef real* d_up
-    cdef real ds
+    cdef real g, u, s, dx
     cdef Py_ssize_t start, n, i
     for start from lo <= start < hi by BLOCK:
         n = min(hi - start, BLOCK)
@@ -105,10 +105,10 @@ cdef void _swiglu_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratc
         else:
             sigmoids(gate, block, n)
             sg = block
-        for i in range(n):
-            d_up[i] = <real>0 + d[i] * (gate[i] * sg[i])
-            ds = <real>0 + d[i] * up[i]
-            d_gate[i] = <real>0 + ds * (sg[i] * (<real>1 + gate[i] * (<real>1 - sg[i])))
+        for i in range(n):  # all is read before anything is written: results may replace arguments
+            g, u, s, dx = gate[i], up[i], sg[i], d[i]
+            d_up[i] = <real>0 + dx * (g * s)
+            d_gate[i] = <real>0 + (<real>0 + dx * u) * (s * (<real>1 + g * (<real>1 - s)))
 
 
 def silu(cnp.ndarray x, cnp.ndarray out, int n_threads):  # IN, OUT

@@ -225,9 +225,10 @@ def _needed_searches(calls: list[Call], results: set[int]) -> list[Call]:
 def _searches_together(calls: list[Call]) -> list[Call]:
     """Join the searches for non-finite values in small arrays to one per dtype, at the end.
 
-    No call changes what another one finished, except by adding to it, rotating or scaling it, and
-    neither a NaN nor an infinity ever becomes a number again by that: what the single searches
-    would have found is still there.  A second look at token ids is left out.
+    No call changes what another one finished, except by adding to it, rotating or multiplying it
+    (gradients of scale, silu and SwiGLU take the place of the adjoint), and neither a NaN nor an
+    infinity ever becomes a number again by that: what the single searches would have found is still
+    there.  A second look at token ids is left out.
     """
     kept: list[Call] = []
     put_off: dict[Any, dict[int, Array]] = {}

@@ -110,9 +110,16 @@ def swiglu_backward(
     sigmoid
         What :func:`swiglu` stored; saves computing it again.
     d_gate, d_up
-        Where the gradients go; new arrays if not given.
+        Where the gradients go, two arrays that share no memory; new ones if not given. Each may
+        be one of the arguments, ``d_out`` and ``sigmoid`` for example, whose values are then gone.
     n_threads
         Threads to use; no result depends on it.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        When the arrays do not fit each other or cannot be used as they are; ``Overlap`` when a
+        result lies partly in an argument or in the other result.
     """
     check.float_array("gate", gate)
     dtype, shape = gate.dtype, gate.shape
@@ -122,8 +129,9 @@ def swiglu_backward(
     if sigmoid is not None:
         check.like("sigmoid", sigmoid, dtype, shape)
         reads.append(("sigmoid", sigmoid))
-    d_gate = check.output(d_gate, dtype, shape, reads, name="d_gate")
-    d_up = check.output(d_up, dtype, shape, [*reads, ("d_gate", d_gate)], name="d_up")
+    d_gate = check.output(d_gate, dtype, shape, reads, name="d_gate", in_place=True)
+    d_up = check.output(d_up, dtype, shape, reads, name="d_up", in_place=True)
+    check.apart("d_up", d_up, (("d_gate", d_gate),))
     for_dtype(dtype).swiglu.swiglu_backward(
         d_out, gate, up, sigmoid, d_gate, d_up, resolve_threads(n_threads)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import kernels
@@ -58,7 +59,7 @@ def silu(x: Tensor) -> Tensor:
 
 def _silu_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
     (x,) = node.inputs
-    to.give(x, kernels.silu_backward(d_out, x._value.array))
+    to.give(x, kernels.silu_backward(d_out, x._value.array, out=d_out))
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -66,18 +67,26 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
     One operation for the whole product; its arithmetic is that of :func:`silu` followed by
     :func:`multiply`.
+
+    Notes
+    -----
+    The gradient of ``gate`` takes the place of the adjoint.  In float64 the sigmoid is kept for the
+    first backward pass, which puts the gradient of ``up`` in its place; another pass over the same
+    graph computes the sigmoid again.  In float32 every pass does: about as fast as reading it.
     """
     array = gate._value.array
     wanted = (gate._requires_grad or up._requires_grad) and is_recording()
-    sigmoid = kernels.empty_like(array) if wanted else None
-    out = kernels.swiglu(array, up._value.array, sigmoid=sigmoid)
-    return record("swiglu", out, (gate, up), _swiglu_backward, (sigmoid,))
+    kept = [kernels.empty_like(array)] if wanted and array.dtype == np.float64 else []
+    out = kernels.swiglu(array, up._value.array, sigmoid=kept[0] if kept else None)
+    return record("swiglu", out, (gate, up), _swiglu_backward, (kept,))
 
 
 def _swiglu_backward(node: Node, d_out: Array, to: BackwardPass) -> None:
     gate, up = node.inputs
+    (kept,) = node.saved  # the sigmoid, for the first taker
+    sigmoid = kept.pop() if kept else None
     d_gate, d_up = kernels.swiglu_backward(
-        d_out, gate._value.array, up._value.array, sigmoid=node.saved[0]
+        d_out, gate._value.array, up._value.array, sigmoid=sigmoid, d_gate=d_out, d_up=sigmoid
     )
     to.give(up, d_up)  # the product hands on its adjoint before silu does
     to.give(gate, d_gate)

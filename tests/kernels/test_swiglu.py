@@ -61,6 +61,80 @@ def test_results_may_replace_an_argument(dtype):
     assert_same_bits(kernels.silu(x, out=x), expected)
 
 
+ARGUMENTS = ("d_out", "gate", "up", "sigmoid")
+results = st.sampled_from([None, *ARGUMENTS])
+
+
+@settings(max_examples=40)
+@given(
+    shape=shapes,
+    seed=seeds,
+    flavour=flavours,
+    places=st.tuples(results, results).filter(lambda p: p == (None, None) or p[0] != p[1]),
+    stored=st.booleans(),
+)
+def test_gradients_of_swiglu_may_replace_any_arguments(dtype, shape, seed, flavour, places, stored):
+    rng = np.random.default_rng(seed)
+    given_arrays = {name: filled(rng, shape, dtype, flavour) for name in ARGUMENTS[:3]}
+    given_arrays["sigmoid"] = np.empty_like(given_arrays["gate"])
+    kernels.swiglu(given_arrays["gate"], given_arrays["up"], sigmoid=given_arrays["sigmoid"])
+    if not stored:
+        places = tuple(None if place == "sigmoid" else place for place in places)
+        del given_arrays["sigmoid"]
+    expected = kernels.swiglu_backward(**given_arrays)
+
+    def in_place(n):
+        arrays = {name: array.copy() for name, array in given_arrays.items()}
+        targets = [arrays.get(place) for place in places]
+        d_gate, d_up = targets
+        gradients = kernels.swiglu_backward(**arrays, d_gate=d_gate, d_up=d_up, n_threads=n)
+        for target, gradient in zip(targets, gradients, strict=True):
+            assert target is None or gradient is target
+        for name, array in arrays.items():
+            if name not in places:
+                assert_same_bits(array, given_arrays[name])
+        return gradients
+
+    everywhere(in_place, expected, (1, 2, 3))
+
+
+def test_long_gradients_in_place(dtype):
+    rng = np.random.default_rng(3)
+    d, gate, up = (filled(rng, (3, 3001), dtype) for _ in range(3))
+    sigmoid = np.empty_like(gate)
+    kernels.swiglu(gate, up, sigmoid=sigmoid)
+    expected = kernels.swiglu_backward(d, gate, up)
+
+    def in_place(n):
+        a, s = d.copy(), sigmoid.copy()
+        return kernels.swiglu_backward(a, gate, up, sigmoid=s, d_gate=a, d_up=s, n_threads=n)
+
+    everywhere(in_place, expected, (1, 2, 3))
+    silu = kernels.silu_backward(d, gate)
+    everywhere(lambda n: kernels.silu_backward(a := d.copy(), gate, out=a, n_threads=n), silu)
+
+
+def test_gradients_of_swiglu_may_not_lie_across_arrays(dtype):
+    rng = np.random.default_rng(4)
+    d, sigmoid, other = (filled(rng, 13, dtype) for _ in range(3))
+    gate, up = (filled(rng, 12, dtype) for _ in range(2))
+    before = [x.tobytes() for x in (d, sigmoid, other)]
+    for d_gate, d_up, message in (
+        (d[1:], None, "d_gate shares memory with d_out"),
+        (None, d[1:], "d_up shares memory with d_out"),
+        (sigmoid[1:], None, "d_gate shares memory with sigmoid"),
+        (d[:12], sigmoid[1:], "d_up shares memory with sigmoid"),
+        (d[:12], d[:12], "d_up shares memory with d_gate"),
+        (other[:12], other[1:], "d_up shares memory with d_gate"),
+    ):
+        with pytest.raises(DTypeError, match=message) as caught:
+            kernels.swiglu_backward(
+                d[:12], gate, up, sigmoid=sigmoid[:12], d_gate=d_gate, d_up=d_up
+            )
+        assert caught.value.kind == "Overlap"
+    assert [x.tobytes() for x in (d, sigmoid, other)] == before
+
+
 def test_bad_arguments_are_named(dtype):
     x = np.ones((2, 3), dtype)
     with pytest.raises(ShapeError, match="up must have shape"):

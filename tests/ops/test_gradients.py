@@ -6,7 +6,7 @@ import pytest
 from llmcy import kernels, ops
 from llmcy.errors import AutodiffError, DTypeError, RangeError, ShapeError
 from llmcy.gradcheck import gradcheck
-from llmcy.tape import Tensor, no_grad
+from llmcy.tape import BackwardPass, Tensor, no_grad
 from tests.ops.cases import CASES, IDS, Case
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -147,6 +147,85 @@ def test_swiglu_is_silu_times_up(dtype):
     seeded(two)
     for a, b in zip(fused, plain, strict=True):
         assert a.grad.tobytes() == b.grad.tobytes()
+
+
+def gates(dtype, factor: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Two leaves and their SwiGLU; the gate is ``factor * gate`` of about 1."""
+    rng = np.random.default_rng(6)
+    gate = Tensor((rng.normal(size=(3, 300)) / factor).astype(dtype), requires_grad=True)
+    up = Tensor(rng.normal(size=(3, 300)).astype(dtype), requires_grad=True)
+    return gate, up, ops.swiglu(ops.scale(gate, factor), up)
+
+
+def test_gradients_of_swiglu_and_silu_take_the_places_of_what_is_done(dtype):
+    given: list[np.ndarray] = []
+
+    class To(BackwardPass):
+        def give(self, operand, contribution, *, op=None):
+            given.append(contribution)
+
+    _, _, out = gates(dtype)
+    node = out._node
+    kept = list(node.saved[0])
+    assert len(kept) == (dtype == np.float64)
+    d_out = np.ones(out.shape, dtype)
+    node.rule(node, d_out, To(None))
+    assert given[1] is d_out
+    assert given[0] is (kept[0] if kept else given[0])
+    x = Tensor(np.ones(3, dtype), requires_grad=True)
+    node = ops.silu(x)._node
+    d_out = np.ones(3, dtype)
+    node.rule(node, d_out, To(None))
+    assert given[2] is d_out
+
+
+@pytest.mark.parametrize("op", [ops.silu, lambda x: ops.swiglu(x, x)], ids=["silu", "swiglu"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_adjoint_that_others_receive_too_is_not_spoiled(op, turned, dtype):
+    rng = np.random.default_rng(7)
+    x, y = (Tensor(rng.normal(size=(2, 6)).astype(dtype), requires_grad=True) for _ in range(2))
+    pair = (op(x), ops.reshape(y, (2, 6)))
+    seed = rng.normal(size=(2, 6)).astype(dtype)
+    before = seed.tobytes()
+    ops.add(*(pair[::-1] if turned else pair)).backward(seed=seed)
+    assert seed.tobytes() == y.grad.tobytes() == before
+    alone = Tensor(x.data, requires_grad=True)
+    op(alone).backward(seed=seed)
+    assert x.grad.tobytes() == alone.grad.tobytes()
+
+
+def test_swiglu_goes_backward_many_times_over_a_retained_graph(dtype):
+    gate, up, out = gates(dtype)
+    rng = np.random.default_rng(8)
+    for last in (False, False, True):
+        seed = rng.normal(size=out.shape).astype(dtype)
+        out.backward(seed=seed, retain_graph=not last)
+        fresh_gate, fresh_up, fresh = gates(dtype)
+        fresh.backward(seed=seed)
+        assert gate.grad.tobytes() == fresh_gate.grad.tobytes()
+        assert up.grad.tobytes() == fresh_up.grad.tobytes()
+        gate.zero_grad()
+        up.zero_grad()
+    with pytest.raises(AutodiffError) as caught:
+        out.backward(seed=seed)
+    assert caught.value.kind == "GraphReleased"
+
+
+@pytest.mark.parametrize("retain_graph", [False, True])
+def test_swiglu_after_a_pass_that_failed_below_it(retain_graph, dtype):
+    factor = 1e30 if dtype == np.float32 else 1e200
+    gate, up, out = gates(dtype, factor)
+    for _ in range(2):
+        with pytest.raises(AutodiffError) as caught:
+            out.backward(seed=np.full(out.shape, factor, dtype), retain_graph=retain_graph)
+        assert (caught.value.kind, caught.value.op) == ("NonFiniteGradient", "scale")
+        assert gate.grad is None
+        assert up.grad is None
+    out.backward(seed=np.ones(out.shape, dtype), retain_graph=retain_graph)
+    fresh_gate, fresh_up, fresh = gates(dtype, factor)
+    fresh.backward(seed=np.ones(out.shape, dtype))
+    assert gate.grad.tobytes() == fresh_gate.grad.tobytes()
+    assert up.grad.tobytes() == fresh_up.grad.tobytes()
 
 
 def test_shared_operands_collect_in_the_order_of_the_unfused_graph(dtype):
