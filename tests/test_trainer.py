@@ -14,7 +14,7 @@ from llmcy.data import Partition
 from llmcy.errors import OptimizerError, TrainerError
 from llmcy.model import Decoder
 from llmcy.nn.module import Parameter
-from llmcy.optim import AdamW
+from llmcy.optim import AdamW, GradientClip
 from llmcy.reference.fixtures import PUBLISHED, wide
 from llmcy.tape import Tensor
 from llmcy.trainer import (
@@ -138,16 +138,16 @@ def test_one_model_and_one_optimizer_live_through_all_updates(
 ) -> None:
     seen: list[tuple[int, ...]] = []
     objects: list[int] = []
-    original = AdamW.step
+    original = AdamW.step_clipped
 
-    def watched(self: AdamW, named: Any, **arguments: Any) -> int:
+    def watched(self: AdamW, named: Any, *numbers: Any, **arguments: Any) -> GradientClip:
         named = list(named)
         seen.append((id(self), *(id(parameter) for _, parameter in named)))
         gc.collect()
         objects.append(sum(isinstance(o, (Parameter, Decoder, AdamW)) for o in gc.get_objects()))
-        return original(self, named, **arguments)
+        return original(self, named, *numbers, **arguments)
 
-    monkeypatch.setattr(AdamW, "step", watched)
+    monkeypatch.setattr(AdamW, "step_clipped", watched)
     cleared: list[bool] = []
 
     def look(step: TrainingStep) -> None:
@@ -203,8 +203,14 @@ def test_a_gradient_that_is_not_cleared_is_found(
 
 @pytest.mark.feature("B36")
 def test_another_step_number_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = AdamW.step
-    monkeypatch.setattr(AdamW, "step", lambda *a, **k: original(*a, **k) + 4)
+    original = AdamW.step_clipped
+
+    def several(self: AdamW, *arguments: Any, **rate: Any) -> GradientClip:
+        clip = original(self, *arguments, **rate)
+        self._step += 4
+        return clip
+
+    monkeypatch.setattr(AdamW, "step_clipped", several)
     with pytest.raises(TrainerError) as caught:
         run()
     assert (caught.value.kind, caught.value.expected, caught.value.actual) == (
@@ -284,15 +290,15 @@ def test_a_bad_gradient_is_found_before_anything_moves(
 
     monkeypatch.setattr(Tensor, "backward", poisoned)
     monkeypatch.setattr(Decoder, "loss", remember)
-    stepped: list[int] = []
-    monkeypatch.setattr(AdamW, "step", lambda *_, **__: stepped.append(1))
+    updated: list[int] = []
+    monkeypatch.setattr(AdamW, "_finish", lambda *_, **__: updated.append(1))
     with pytest.raises(TrainerError) as caught:
         run()
     assert (caught.value.kind, caught.value.name) == (kind, "blocks.0.ffn_norm.gain")
     if gradient is not None:
         assert caught.value.index == 1
         assert math.isnan(caught.value.value)
-    assert stepped == []
+    assert updated == []
     assert states[0].equal_bits(DecoderModelState.snapshot(working[0]))
 
 

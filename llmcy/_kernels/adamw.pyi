@@ -41,6 +41,7 @@ def adamw_update_all(
     new_params: tuple[NDArray[Any], ...],
     new_firsts: tuple[NDArray[Any], ...],
     new_seconds: tuple[NDArray[Any], ...],
+    known_finite: bool,
     n_threads: int,
 ) -> bool: ...
 def adamw_is_bounded(
@@ -59,8 +60,10 @@ def adamw_is_bounded(
     multiplier: float,
     bounds: NDArray[np.float64],
     known: bool,
+    largest_grad: float,
     n_threads: int,
 ) -> bool: ...
+def quotients(x: NDArray[np.float64], c: float, out: NDArray[np.float64]) -> None: ...
 def adamw_stages(
     param: NDArray[Any],
     grad: NDArray[Any],

@@ -20,7 +20,7 @@ reported.  Results may go to arrays of their own, so that a caller can prepare a
 it replaces any.  Or it asks ``adamw_is_bounded`` first: the largest magnitudes among parameters,
 gradients and moments nearly always prove that no line of any element can overflow, and the update
 can then be made in place.  Magnitudes before an update bound those after it, so that only gradients
-need to be read at the next one.
+need to be read at the next one, and not even these by a caller who has just measured their norm.
 """
 
 cimport numpy as cnp
@@ -64,9 +64,13 @@ cdef extern from "llmcy_adamw.h" nogil:
         double beta1, beta2, one_minus_beta1, one_minus_beta2
         double c1, c2, lr, eps, decay
         double divisor, multiplier
+    ctypedef struct Divisor "llmcy_divisor":
+        pass
+    Divisor divisor_of "llmcy_divisor_of"(double c)
+    double quotient "llmcy_quotient"(double x, Divisor by)
     bint update_loop "llmcy_adamw_update"(
-        const Rule* rule, const real* param, const real* grad, const real* first,
-        const real* second, real* new_param, real* new_first, real* new_second, Py_ssize_t n,
+        const Rule* rule, bint known_finite, const real* param, const real* grad,
+        const real* first, const real* second, real* new_param, real* new_first, real* new_second, Py_ssize_t n,
     )
 
 cdef struct Job:
@@ -78,6 +82,7 @@ cdef struct Job:
     real* new_first
     real* new_second
     Rule rule
+    bint known_finite
     int bad             # set, never cleared, by any thread that meets a value that is not finite
 
 
@@ -100,8 +105,9 @@ cdef inline void stages(
 cdef void _update(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
     if update_loop(
-        &job.rule, job.param + lo, job.grad + lo, job.first + lo, job.second + lo,
-        job.new_param + lo, job.new_first + lo, job.new_second + lo, hi - lo,
+        &job.rule, job.known_finite, job.param + lo, job.grad + lo, job.first + lo,
+        job.second + lo, job.new_param + lo, job.new_first + lo, job.new_second + lo,
+        hi - lo,
     ):
         job.bad = 1
 
@@ -166,6 +172,7 @@ def adamw_update(
     job.rule = _rule(
         lr, beta1, beta2, eps, weight_decay, correction1, correction2, divisor, multiplier
     )
+    job.known_finite = False
     job.bad = 0
     with nogil:
         parallel_for(_update, &job, n, GRAIN // 4, 0, n_threads)
@@ -179,6 +186,7 @@ def adamw_update_all(
     double lr, double beta1, double beta2, double eps,
     double correction1, double correction2, double divisor, double multiplier,
     tuple new_params, tuple new_firsts, tuple new_seconds,                  # OUT, may be the old
+    bint known_finite,          # whether `adamw_is_bounded` said so
     int n_threads,
 ) -> bool:
     """Many parameters; False, without doing more, after one with a line that is not finite."""
@@ -187,8 +195,10 @@ def adamw_update_all(
     cdef Rule rule = _rule(
         lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
     )
+    job.known_finite = known_finite
     job.bad = 0
-    for i in range(len(params)):
+    # from the last to the first: what the norm of all gradients read last is still in the cache
+    for i in range(len(params) - 1, -1, -1):
         n = cnp.PyArray_SIZE(<cnp.ndarray>params[i])
         job.param = <const real*>cnp.PyArray_DATA(<cnp.ndarray>params[i])
         job.grad = <const real*>cnp.PyArray_DATA(<cnp.ndarray>grads[i])
@@ -218,13 +228,13 @@ cdef double ROOM = 1.0 + 2.0**-20   # for the roundings of an update and of its 
 cdef struct Surveys:
     const real* x[SUBJECTS]
     Survey found[SUBJECTS]
-    int first_subject       # those before it have known bounds
+    int first_subject, last_subject     # the others have known bounds
 
 
 cdef void _survey(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Surveys* job = <Surveys*>ctx
     cdef int k
-    for k in range(job.first_subject, SUBJECTS):
+    for k in range(job.first_subject, job.last_subject):
         join(&job.found[k], survey_of(job.x[k] + lo, hi - lo))
 
 
@@ -253,21 +263,25 @@ def adamw_is_bounded(
     double lr, double beta1, double beta2, double eps,
     double correction1, double correction2, double divisor, double multiplier,
     double[:, ::1] bounds,      # INOUT, (parameters, 3): of parameter and moments
-    bint known,                 # whether bounds hold before the update; if not, all is read
+    bint known,                 # whether bounds hold before the update
+    double largest_grad,        # bound of all gradients, or negative
     int n_threads,
 ) -> bool:
     """Do the magnitudes alone prove every line of every element finite?
 
-    If they do, `bounds` hold after the update; if not, they are worth nothing.
+    What no bound is known of is read.  If they do, `bounds` hold after the update; if not, they are
+    worth nothing.
     """
     cdef Surveys job
     cdef Py_ssize_t i, n
     cdef int k
     cdef bint bounded
+    cdef double g = largest_grad
     cdef Rule rule = _rule(
         lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
     )
     job.first_subject = GRAD if known else PARAM
+    job.last_subject = GRAD if largest_grad >= 0.0 else SUBJECTS
     for i in range(len(params)):
         n = cnp.PyArray_SIZE(<cnp.ndarray>params[i])
         job.x[PARAM] = <const real*>cnp.PyArray_DATA(<cnp.ndarray>params[i])
@@ -277,17 +291,26 @@ def adamw_is_bounded(
         memset(job.found, 0, sizeof(job.found))
         rule.decay = lr * <double>weight_decays[i]
         with nogil:
-            parallel_for(_survey, &job, n, GRAIN, 0, n_threads)
+            if job.first_subject < job.last_subject:
+                parallel_for(_survey, &job, n, GRAIN, 0, n_threads)
             for k in range(job.first_subject, GRAD):
                 bounds[i, k] = largest(job.found[k])
+            if job.last_subject > GRAD:
+                g = largest(job.found[GRAD])
             # a negative second moment has no root: the caller looks closer
-            bounded = (
-                _bounded(&rule, largest(job.found[GRAD]), &bounds[i, 0])
-                and not negative(job.found[SECOND])
-            )
+            bounded = _bounded(&rule, g, &bounds[i, 0]) and not negative(job.found[SECOND])
         if not bounded:
             return False
     return True
+
+
+def quotients(double[::1] x, double c, double[::1] out):  # IN, IN, OUT
+    """x / c as the update of float32 divides second moments; for tests."""
+    cdef Divisor by = divisor_of(c)
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(x.shape[0]):
+            out[i] = quotient(x[i], by)
 
 
 def adamw_stages(

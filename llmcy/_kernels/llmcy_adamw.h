@@ -23,6 +23,43 @@ typedef struct {
     double divisor, multiplier;
 } llmcy_adamw_rule;
 
+/* Division by one number again and again: with h = RN(1 / c) and l = RN(1 / c - h), x * (h + l)
+ * differs from x / c by 2**-104 of it before it is rounded, so q is one of the two neighbours of x / c.
+ * The remainder x - q * c is then exact, and one more step in its direction rounds correctly
+ * (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
+ * For x = 0, or where neither x nor the remainder comes near the limits of the exponent. */
+#if LLMCY_IS_F32 && (defined(__FMA__) || defined(__aarch64__))
+#define LLMCY_QUICK_DIVISION 1
+#else
+#define LLMCY_QUICK_DIVISION 0 /* float64 can be too small, and without an instruction it is slow */
+#endif
+typedef struct { double c, h, l; } llmcy_divisor;
+
+LLMCY_INLINE llmcy_divisor llmcy_divisor_of(double c) {
+    double h = 1.0 / c;
+#if LLMCY_QUICK_DIVISION
+    return (llmcy_divisor){c, h, __builtin_fma(-c, h, 1.0) / c};
+#else
+    return (llmcy_divisor){c, h, 0.0};
+#endif
+}
+LLMCY_INLINE double llmcy_quotient(double x, llmcy_divisor by) {
+#if LLMCY_QUICK_DIVISION
+    double q = __builtin_fma(x, by.h, x * by.l);
+    return __builtin_fma(__builtin_fma(-q, by.c, x), by.h, q);
+#else
+    return x / by.c;
+#endif
+}
+
+/* Whether that holds for all v: elements are 0 or at least 2**-149, and so are their moments. */
+LLMCY_INLINE int llmcy_is_moderate(double x) { return x == 0.0 || (x >= 1e-60 && x <= 1e60); }
+LLMCY_INLINE int llmcy_divides_quickly(const llmcy_adamw_rule *rule) {
+    return LLMCY_QUICK_DIVISION && rule->divisor == 1.0 && llmcy_is_moderate(rule->multiplier) &&
+           llmcy_is_moderate(rule->beta2) && llmcy_is_moderate(rule->one_minus_beta2) &&
+           rule->c2 > 0.0 && llmcy_is_moderate(rule->c2);
+}
+
 /* Negative for infinities and NaN alone.  The smallest exponent is added to the magnitude: that
  * reaches the sign bit from the largest exponent only, and needs no comparison of 64-bit integers,
  * for which SSE2 has no instruction. */
@@ -41,13 +78,16 @@ typedef int64_t llmcy_sign;
 LLMCY_INLINE llmcy_sign llmcy_overflow_real(double x) { return llmcy_overflow(x); }
 #endif
 
-/* `divided`: whether the divisor is another than 1, whose quotient is the gradient. */
-LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided,
+/* `divided`: whether the divisor is another than 1, whose quotient is the gradient.
+ * `quick`: everything is known to be finite, and v is divided without the divider, which is what
+ * bounds the loop.  (To spare it m as well takes as many instructions as it saves time.) */
+LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided, int quick,
                                   const llmcy_real *param, const llmcy_real *grad,
                                   const llmcy_real *first, const llmcy_real *second,
                                   llmcy_real *new_param, llmcy_real *new_first,
                                   llmcy_real *new_second, ptrdiff_t n) {
     const llmcy_adamw_rule rule = *given;
+    const llmcy_divisor c2 = llmcy_divisor_of(rule.c2);
     llmcy_sign stored = 0;
     int64_t inner = 0;
     LLMCY_INDEPENDENT for (ptrdiff_t i = 0; i < n; i++) {
@@ -56,15 +96,17 @@ LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided,
         g = g * rule.multiplier;
         double m = rule.beta1 * (double)first[i] + rule.one_minus_beta1 * g;
         double v = rule.beta2 * (double)second[i] + rule.one_minus_beta2 * (g * g);
-        double vh = v / rule.c2;
+        double vh = quick ? llmcy_quotient(v, c2) : v / rule.c2;
         double step = rule.lr * ((m / rule.c1) / (sqrt(vh) + rule.eps));
         llmcy_real next = (llmcy_real)((p - step) - rule.decay * p);
         llmcy_real next_m = (llmcy_real)m, next_v = (llmcy_real)v;
-        /* A line that is not finite shows in one of these four: all others reach p' or v', except
-         * that an infinite vh would hide in a direction of zero. */
-        inner |= llmcy_overflow(vh);
-        stored |= llmcy_overflow_real(next) | llmcy_overflow_real(next_m) |
-                  llmcy_overflow_real(next_v);
+        if (!quick) {
+            /* A line that is not finite shows in one of these four: all others reach p' or v',
+             * except that an infinite vh would hide in a direction of zero. */
+            inner |= llmcy_overflow(vh);
+            stored |= llmcy_overflow_real(next) | llmcy_overflow_real(next_m) |
+                      llmcy_overflow_real(next_v);
+        }
         new_param[i] = next;
         new_first[i] = next_m;
         new_second[i] = next_v;
@@ -72,13 +114,18 @@ LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided,
     return inner < 0 || stored < 0;
 }
 
-/* New values of n elements; whether any line of any of them is not finite. */
-static int llmcy_adamw_update(const llmcy_adamw_rule *rule, const llmcy_real *param,
-                              const llmcy_real *grad, const llmcy_real *first,
-                              const llmcy_real *second, llmcy_real *new_param,
-                              llmcy_real *new_first, llmcy_real *new_second, ptrdiff_t n) {
-    return rule->divisor == 1.0
-        ? llmcy_adamw_loop(rule, 0, param, grad, first, second, new_param, new_first, new_second, n)
-        : llmcy_adamw_loop(rule, 1, param, grad, first, second, new_param, new_first, new_second, n);
+/* New values of n elements; whether any line of any of them is not finite, or 0 if none is known to
+ * be. */
+static int llmcy_adamw_update(const llmcy_adamw_rule *rule, int known_finite,
+                              const llmcy_real *param, const llmcy_real *grad,
+                              const llmcy_real *first, const llmcy_real *second,
+                              llmcy_real *new_param, llmcy_real *new_first,
+                              llmcy_real *new_second, ptrdiff_t n) {
+#define LLMCY_UPDATE(divided, quick)                                                               \
+    llmcy_adamw_loop(rule, divided, quick, param, grad, first, second, new_param, new_first,        \
+                     new_second, n)
+    if (known_finite && llmcy_divides_quickly(rule)) return LLMCY_UPDATE(0, 1);
+    return rule->divisor == 1.0 ? LLMCY_UPDATE(0, 0) : LLMCY_UPDATE(1, 0);
+#undef LLMCY_UPDATE
 }
 #endif

@@ -6,7 +6,7 @@ import numpy as np
 
 from llmcy.bench.cases import StepCase
 from llmcy.model import Decoder
-from llmcy.optim import AdamW, AdamWConfig, ParameterGroups, clip_grad_norm
+from llmcy.optim import AdamW, AdamWConfig, ParameterGroups
 from llmcy.recorded import RECORDING_BYTES, RecordedStep
 
 __all__ = ["TrainingStep"]
@@ -39,8 +39,6 @@ class TrainingStep:
 
     def __call__(self) -> float:
         loss = self.recorded.run(self.inputs, self.targets)
-        named = self.model.named_parameters()
-        clip = clip_grad_norm(named, MAX_GRAD_NORM)
-        self.optimizer.step(named, transform=clip.transform)
+        self.optimizer.step_clipped(self.model.named_parameters(), MAX_GRAD_NORM)
         self.model.zero_grad()
         return loss

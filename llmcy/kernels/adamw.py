@@ -216,12 +216,14 @@ class AdamWGroup:
         divisor: float = 1.0,
         multiplier: float = 1.0,
         unchanged: bool = False,
+        largest_grad: float | None = None,
         n_threads: int | None = None,
     ) -> bool:
         """Get ready for a step with one gradient a parameter; numbers as :func:`adamw_update`.
 
         ``unchanged`` says that parameters and moments are as the last :meth:`commit` left them,
-        which spares reading them.
+        which spares reading them.  ``largest_grad`` is a number that no gradient's magnitude
+        exceeds, where one is known; it spares reading the gradients.
 
         Returns
         -------
@@ -242,15 +244,16 @@ class AdamWGroup:
         self._job = job
         self._next = None
         known, self._bounded = unchanged and self._bounded, False
+        bound = -1.0 if largest_grad is None else check.real_number("largest_grad", largest_grad)
         if not any_overlap(grads, params):
             # bounds that have grown too wide are measured anew
             for trusted in (True, False) if known else (False,):
-                if kernels.adamw_is_bounded(*job, self._bounds, trusted, n_threads):
+                if kernels.adamw_is_bounded(*job, self._bounds, trusted, bound, n_threads):
                     return True
         self._next = tuple(
             tuple(empty(param.shape, self._dtype) for param in params) for _ in range(3)
         )
-        finite: bool = kernels.adamw_update_all(*job, *self._next, n_threads)
+        finite: bool = kernels.adamw_update_all(*job, *self._next, False, n_threads)
         return finite
 
     def commit(self, n_threads: int | None = None) -> None:
@@ -259,7 +262,7 @@ class AdamWGroup:
         n_threads = resolve_threads(n_threads)
         if self._next is None:
             assert self._job is not None
-            kernels.adamw.adamw_update_all(*self._job, *self._arrays, n_threads)
+            kernels.adamw.adamw_update_all(*self._job, *self._arrays, True, n_threads)
             self._bounded = True
         else:
             for current, prepared in zip(self._arrays, self._next, strict=True):

@@ -27,7 +27,9 @@ def drawn_matrix(
     kernels.scale(values, 2.0, out=values)
     kernels.add(values, np.full(values.shape, -1.0), out=values)
     kernels.scale(values, limit, out=values)
-    return values.astype(dtype, copy=False).reshape(rows, columns)
+    matrix = kernels.empty((rows, columns), dtype)
+    matrix.reshape(-1)[:] = values
+    return matrix
 
 
 def unit_gain(size: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmcy.errors import DTypeError, OptimizerError, ShapeError
-from llmcy.optim.clip import ClipTransform
+from llmcy.optim.clip import ClipTransform, GradientClip, clip_grad_norm
 from llmcy.optim.config import AdamWConfig
 from llmcy.optim.groups import ParameterGroups, byte_sorted
 from llmcy.optim.moments import Moments
@@ -166,6 +166,43 @@ class AdamW:
         self._finish(update, named, self._moments_for(named))
         return self._step
 
+    def step_clipped(
+        self,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        max_norm: float,
+        *,
+        learning_rate: float | None = None,
+    ) -> GradientClip:
+        """Clip, then update: the bits of :func:`clip_grad_norm` followed by :meth:`step`.
+
+        The norm also bounds every gradient, so that they need not be read once more before it is
+        certain that no update overflows.
+
+        Parameters
+        ----------
+        named_parameters
+            Name and tensor of every parameter, in stable order.
+        max_norm
+            Ceiling of the norm of all gradients together; finite, > 0.
+        learning_rate
+            Rate of this step instead of the configured one.
+
+        Returns
+        -------
+        GradientClip
+            What clipping found and did.
+
+        Raises
+        ------
+        OptimizerError
+            As :func:`clip_grad_norm` and :meth:`step`.
+        """
+        named = list(named_parameters)
+        clip = clip_grad_norm(named, max_norm)
+        update = self._begin(named, learning_rate, clip.transform)
+        self._finish(update, named, self._moments_for(named), clip.norm_before)
+        return clip
+
     def step_traced(
         self,
         named_parameters: Iterable[tuple[str, Tensor]],
@@ -264,7 +301,13 @@ class AdamW:
         """The moments, or the zeros they start from; not kept before a step succeeds."""
         return Moments.zeros(named) if self._moments is None else self._moments
 
-    def _finish(self, update: Update, named: NamedTensors, moments: Moments) -> None:
+    def _finish(
+        self,
+        update: Update,
+        named: NamedTensors,
+        moments: Moments,
+        largest_grad: float | None = None,
+    ) -> None:
         """Prepare every parameter, acquire every value, write everything."""
         together = self._together
         if together is None or not together.fits(named, moments):
@@ -272,7 +315,7 @@ class AdamW:
                 checked_gradient(name, tensor, moments.of(name)[0])
             together = Together(named, moments, update)
         try:
-            ready = together.prepare(update)
+            ready = together.prepare(update, largest_grad)
         except (ShapeError, DTypeError):
             ready = False
         if not ready:

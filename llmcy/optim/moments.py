@@ -51,8 +51,8 @@ class Moments:
         """Copies of the moments of a state."""
         return cls(
             state.names(),
-            [entry.first_moment.copy() for entry in state.entries],
-            [entry.second_moment.copy() for entry in state.entries],
+            [kernels.copy(entry.first_moment) for entry in state.entries],
+            [kernels.copy(entry.second_moment) for entry in state.entries],
         )
 
     def entries(self) -> list[AdamWStateEntry]:

@@ -138,8 +138,10 @@ class Together:
             and [tensor._value for _, tensor in named] == self.values
         )
 
-    def prepare(self, update: Update) -> bool:
+    def prepare(self, update: Update, largest_grad: float | None = None) -> bool:
         """Make sure that all can be updated; False if something is wrong with one parameter.
+
+        ``largest_grad`` bounds the magnitudes of all gradients, where that is known.
 
         Raises
         ------
@@ -154,6 +156,7 @@ class Together:
         return self._group.prepare(
             [tensor.grad for _, tensor in self._named],  # type: ignore[misc]
             unchanged=unchanged,
+            largest_grad=largest_grad,
             **update.numbers,
         )
 

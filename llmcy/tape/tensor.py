@@ -353,7 +353,8 @@ def _leaf_array(data: ArrayLike, copy: bool) -> Array:
                 actual=data.dtype.name,
             )
         if copy:
-            array = np.array(data, order="C")
+            array = kernels.empty(data.shape, data.dtype)  # starts at a cache line
+            array[...] = data
         elif not data.flags.c_contiguous:
             raise DTypeError("NotContiguous", "data must be C-contiguous", name="data")
         elif not data.flags.writeable:

@@ -8,7 +8,7 @@ from llmcy.data import Batch
 from llmcy.errors import OptimizerError, TrainerError, trainer_errors
 from llmcy.evaluate import check_loss, loss_value
 from llmcy.model import Decoder
-from llmcy.optim import AdamW, clip_to, measure_grad_norm
+from llmcy.optim import AdamW
 from llmcy.recorded import RecordedStep
 from llmcy.tape import Tensor
 from llmcy.trainer.records import TrainingStep
@@ -58,16 +58,14 @@ class Updater:
         with trainer_errors(f"step {step}"):
             loss = self._gradients(batch, events)
             try:
-                norm = measure_grad_norm(named)
-                events.append("finite-check")
-                clip = clip_to(norm, self.max_grad_norm)
+                clip = self.optimizer.step_clipped(
+                    named, self.max_grad_norm, learning_rate=learning_rate
+                )
             except OptimizerError as error:
                 _raise_own_kind(error)
                 raise
-            events.append("clip")
-            committed = self.optimizer.step(
-                named, learning_rate=learning_rate, transform=clip.transform
-            )
+            events += ("finite-check", "clip", "adamw-step")
+            committed = self.optimizer.step_count
             if committed != step:
                 raise TrainerError(
                     "OptimizerStepMismatch",
@@ -75,7 +73,6 @@ class Updater:
                     expected=step,
                     actual=committed,
                 )
-            events.append("adamw-step")
             preserved = wiring.holds() or named == tuple(self.model.named_parameters())
             self.model.zero_grad()
             for name, parameter in self.model.wiring().named:

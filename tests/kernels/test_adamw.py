@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmcy import kernels
+from llmcy import _kernels, kernels
 from llmcy.errors import DTypeError, RangeError, ShapeError
 from tests.kernels.check import THREADS, everywhere
 from tests.oracle import adamw as oracle
@@ -231,7 +231,9 @@ def test_updates_in_a_row_are_those_of_fresh_groups(dtype, shape, seed, size, ch
             grad = state(seed + turn, shape, dtype)[1] * np.dtype(dtype).type(size)
             fresh = kernels.AdamWGroup(*([x] for x in other), [decay])
             finite = fresh.prepare([grad], **rule)
-            assert kept.prepare([grad], **rule, unchanged=turn > 0) == finite
+            # every other turn the gradients are not read: the number is a bound of theirs
+            known = float(np.abs(grad).max(initial=0.0)) if turn % 2 else None
+            assert kept.prepare([grad], **rule, unchanged=turn > 0, largest_grad=known) == finite
             if not finite:
                 break
             fresh.commit()
@@ -249,6 +251,43 @@ def test_bounds_are_forgotten_by_an_update_that_is_not_made(dtype):
     assert group.prepare([grad * 0], **rule, unchanged=True)  # its moments would be smaller
     second[17] = np.finfo(dtype).max
     assert not group.prepare([grad * 0], **(rule | {"correction2": 1e-300}), unchanged=True)
+
+
+def test_a_bound_of_the_gradients_is_used_instead_of_reading_them(dtype):
+    param, grad, first, second = state(11, (50,), dtype)
+    rule = {name: value for name, value in RULE.items() if name != "weight_decay"}
+    group = kernels.AdamWGroup([param], [first], [second], [0.0])
+    grad[7] = np.inf
+    largest = float(np.finfo(dtype).max)
+    assert not group.prepare([grad], **rule)
+    assert not group.prepare([grad], **rule, largest_grad=largest)  # so it was read after all
+    assert group.prepare([grad], **rule, largest_grad=1.0)  # the caller's word is taken
+    with pytest.raises(RangeError, match="largest_grad"):
+        group.prepare([grad], **rule, largest_grad="small")
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_quick_quotients_are_those_of_the_divider(isa, data):
+    """x / c with two multiply-adds more instead of the divider: every bit."""
+    kernel = _kernels.for_dtype(np.dtype("float32")).adamw
+    c = data.draw(
+        st.one_of(
+            st.floats(1e-60, 1e60),
+            st.tuples(st.floats(0.5, 1.0, exclude_max=True), st.integers(1, 3000)).map(
+                lambda pair: 1.0 - pair[0] ** pair[1]
+            ),
+            st.integers(1, 40).map(lambda steps: 1.0 - steps * 2.0**-53),
+        )
+    )
+    rng = np.random.default_rng(data.draw(seeds))
+    x = rng.uniform(1.0, 2.0, 512) * 2.0 ** rng.integers(-800, 400, 512)
+    x[:64] = np.nextafter(2.0, 0.0) * 2.0 ** rng.integers(-800, 400, 64)
+    x[64] = 0.0
+    x[65:128] = c * rng.integers(1, 2**20, 63)  # near whole quotients
+    out = np.empty_like(x)
+    kernel.quotients(x, c, out)
+    assert_same_bits(out, x / c)
 
 
 def test_a_gradient_may_be_another_parameter(dtype):

@@ -8,7 +8,14 @@ import pytest
 
 from llmcy import kernels
 from llmcy.errors import OptimizerError
-from llmcy.optim import AdamW, AdamWConfig, AdamWState, AdamWStateEntry, ClipTransform
+from llmcy.optim import (
+    AdamW,
+    AdamWConfig,
+    AdamWState,
+    AdamWStateEntry,
+    ClipTransform,
+    clip_grad_norm,
+)
 from llmcy.optim.groups import ParameterGroups
 from llmcy.reference.fixtures import PUBLISHED
 from llmcy.tape import Tensor, no_grad
@@ -83,6 +90,46 @@ def test_steps_against_one_operation_at_a_time(dtype: str) -> None:
             assert entry.first_moment.dtype == np.dtype(dtype)
     assert optimizer.config == CONFIG
     assert optimizer.config.learning_rate == 0.04
+
+
+@pytest.mark.feature("A23", "A27")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("ceiling", [1e-3, 1.0, 1e6])
+def test_clipping_within_a_step_is_clipping_and_then_a_step(dtype: str, ceiling: float) -> None:
+    one, other = AdamW(CONFIG, GROUPS), AdamW(CONFIG, GROUPS)
+    named, others = tensors(dtype), tensors(dtype)
+    for turn in range(4):
+        for (_, a), (_, b) in zip(named, others, strict=True):
+            gradient = np.random.default_rng(turn).standard_normal(a.shape).astype(dtype)
+            a.grad, b.grad = gradient * 3**turn, gradient * 3**turn
+        clip = clip_grad_norm(others, ceiling)
+        other.step(others, learning_rate=0.03, transform=clip.transform)
+        assert one.step_clipped(named, ceiling, learning_rate=0.03) == clip
+        assert everything(one, named) == everything(other, others)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_clipped_step_that_fails_changes_nothing(dtype: str, steps: int) -> None:
+    optimizer, named = AdamW(CONFIG, GROUPS), tensors(dtype)
+    for _ in range(steps):
+        optimizer.step_clipped(named, 1.0)
+    gradient, largest = named[1][1].grad, float(np.finfo(dtype).max)
+    for value, ceiling, kind in (
+        (math.nan, 1.0, "NonFiniteGradient"),
+        (-math.inf, 1.0, "NonFiniteGradient"),
+        (1.0, 0.0, "InvalidMaximumGradientNorm"),
+        (largest, 1e308, "NonFiniteArithmetic"),  # not clipped: its square overflows
+    ):
+        gradient[3] = value
+        before = everything(optimizer, named)
+        with pytest.raises(OptimizerError) as caught:
+            optimizer.step_clipped(named, ceiling)
+        assert caught.value.kind == kind
+        assert everything(optimizer, named) == before
+    gradient[3] = 0.5
+    optimizer.step_clipped(named, 1.0)
+    assert optimizer.step_count == steps + 1
 
 
 @pytest.mark.feature("A25", "A26", "A27")
