@@ -12,8 +12,9 @@ from llmcy import kernels
 from llmcy._kernels import memory
 from llmcy.config import ModelConfig
 from llmcy.model import Decoder
-from llmcy.optim import AdamW, AdamWConfig, clip_grad_norm
+from llmcy.optim import AdamW, AdamWConfig
 from llmcy.recorded import RecordedStep
+from llmcy.state import DecoderModelState
 
 CONFIG = ModelConfig(vocab_size=65, d_model=64, n_heads=4, n_layers=2, d_ff=96, max_seq_len=32)
 LARGE = memory.SMALLEST  # bytes
@@ -28,8 +29,7 @@ def training(dtype: str, limit: int) -> tuple[Decoder, RecordedStep, Callable[[]
 
     def update() -> float:
         loss = step.run(inputs, targets)
-        named = model.named_parameters()
-        optimizer.step(named, transform=clip_grad_norm(named, 1.0).transform)
+        optimizer.step_clipped(model.named_parameters(), 1.0)
         model.zero_grad()
         return loss
 
@@ -149,3 +149,22 @@ def test_a_recording_beyond_its_limit_keeps_nothing() -> None:
     del sums, recording
     gc.collect()
     assert memory.held() >= 12 * 8 * LARGE
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_parameters_and_moments_start_at_cache_lines(dtype: str) -> None:
+    """A vector load that straddles two lines costs two."""
+    drawn = Decoder.initialize(ModelConfig.from_dict(CONFIG.to_dict() | {"dtype": dtype}), 1)
+    optimizer = AdamW(AdamWConfig(1e-3))
+    drawn.loss(np.zeros((1, 4), int), np.ones((1, 4), int)).backward()
+    optimizer.step_clipped(drawn.named_parameters(), 1.0)
+    state = DecoderModelState.snapshot(drawn)
+    for model in (drawn, state.restore_independent_model()):
+        large = [p.data for _, p in model.named_parameters() if p.data.nbytes >= LARGE]
+        assert len(large) > 10
+        assert {x.ctypes.data % 64 for x in large} == {0}
+    moments = AdamW.from_state(AdamWConfig(1e-3), None, optimizer.state())._moments
+    assert moments is not None
+    assert {
+        x.ctypes.data % 64 for x in (*moments.first, *moments.second) if x.nbytes >= LARGE
+    } == {0}

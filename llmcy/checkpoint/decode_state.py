@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llmcy import kernels
 from llmcy.checkpoint.decode_header import Header, layout_error
 from llmcy.checkpoint.layout import (
     BPE_RECORD_NAME,
@@ -47,9 +46,7 @@ def _values(data: memoryview, row: Descriptor) -> NDArray[np.generic]:
     if not count:
         return np.empty(0, row.dtype.numpy).astype(np.dtype(row.dtype.numpy).newbyteorder("="))
     stored = np.frombuffer(data, row.dtype.numpy, count, row.offset)
-    values = kernels.empty(stored.shape, stored.dtype.newbyteorder("="))
-    values[:] = stored
-    return values
+    return stored.astype(stored.dtype.newbyteorder("="), copy=True)
 
 
 # --------------------------------------------------------------------------- E: tokenizer

@@ -66,8 +66,8 @@ def train_decoder(
     """
     check_run(model, optimizer, update_epoch, train_evaluation_epoch, validation_epoch)
     session = TrainingSession(
-        # the one copy of the parameters: the snapshot's arrays become the working model's
-        DecoderModelState.snapshot(model).into_model(),
+        # not into_model(): the working model's arrays start at cache lines, a snapshot's do not
+        DecoderModelState.snapshot(model).restore_independent_model(),
         optimizer.copy(),
         config,
         CyclingEpoch(update_epoch),
