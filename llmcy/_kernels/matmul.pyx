@@ -33,7 +33,7 @@ cdef extern from *:
 cdef enum:
     WIDE = 64           # columns of the narrowest matrix for few_rows.pxd
     GRAIN_WORK = 65536  # multiply-adds below which waking a second thread costs more than it gains
-    LONG_WORK = 1 << 29 # ... of a chunk that a busy core may keep waiting for too long: 4 ms in binary32
+    LONG_WORK = 1 << 29 # ... of a chunk that keeps others waiting for too long: 4 ms in binary32
     MOST_ROWS = 384     # of a gradient over long rows at once: bounds the scratch for unfinished chains
 
 
