@@ -12,6 +12,9 @@ cdef extern from "memory.h" nogil:
     size_t llmcy_memory_held()
     size_t llmcy_memory_made()
     void llmcy_memory_release()
+    void llmcy_memory_start()
+
+llmcy_memory_start()
 
 SMALLEST = 16384        # bytes of an array whose memory is kept; numpy's own is as good below
 cdef size_t smallest = SMALLEST

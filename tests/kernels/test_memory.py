@@ -66,6 +66,55 @@ def test_released_memory_is_gone():
     assert memory.held() == 0
 
 
+def test_arrays_in_use_outlive_a_release():
+    """Their neighbours' memory goes back to the system, their own stays."""
+    small = [kernels.zeros((30, 100)) for _ in range(1000)]  # 24 MB: two regions
+    for i, x in enumerate(small):
+        x.fill(i)
+    del small[1::2]
+    gc.collect()
+    kernels.release_memory()
+    assert memory.held() == 0
+    more = [kernels.zeros((30, 100)) for _ in range(100)]
+    for i, x in enumerate(small):
+        assert (x == 2 * i).all()
+    assert not any(x.any() for x in more)
+    del small, x
+    gc.collect()
+    held = memory.held()
+    kernels.release_memory()
+    assert held == 0  # the last array of a region that was released takes it along
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
+def test_released_regions_return_to_the_system():
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    kernels.release_memory()
+    kept = []
+    before = resident()
+    for _ in range(8):
+        arrays = [kernels.zeros((30, 100)) for _ in range(2000)]  # 48 MB
+        kept.append(arrays[700])
+        del arrays
+        gc.collect()
+        kernels.release_memory()
+    assert resident() - before < 100e6
+    assert not any(x.any() for x in kept)
+
+
+@given(sizes=st.lists(st.integers(memory.SMALLEST // 8, 400_000), min_size=1, max_size=30))
+def test_every_size_has_room(sizes):
+    arrays = [kernels.empty((size,)) for size in sizes]
+    for i, x in enumerate(arrays):
+        assert x.ctypes.data % 64 == 0
+        x.fill(i)
+    for i, x in enumerate(arrays):
+        assert (x == i).all()
+
+
 def test_threads_take_and_give_back_together():
     def work(seed):
         rng = np.random.default_rng(seed)
