@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define LLMCY_PAUSE() _mm_pause()
@@ -23,7 +26,7 @@
 
 typedef void (*llmcy_chunk_fn)(void *ctx, ptrdiff_t lo, ptrdiff_t hi, char *scratch);
 
-enum { MAX_WORKERS = 255, SPINS_BEFORE_SLEEP = 20000, SPINS_BEFORE_YIELD = 2000 };
+enum { LARGE_PAGE = 1 << 21, MAX_WORKERS = 255, SPINS_BEFORE_SLEEP = 20000, SPINS_BEFORE_YIELD = 2000 };
 #define CLOSED 0xffffffffULL /* chunk index no job reaches: nothing to claim */
 
 typedef struct { char *base; size_t size; } llmcy_arena;
@@ -85,15 +88,23 @@ static inline int fp_enter(void) { return 0; }
 static inline void fp_leave(int saved) { (void)saved; }
 #endif
 
-/* ---- scratch memory: grows on demand, kept for the life of its thread ---------------------- */
+/* ---- scratch memory: grows on demand, kept for the life of its thread ----------------------
+ *
+ * Large scratch lies in large pages.  Packed panels are read again and again from a cache that finds
+ * its lines by physical address: in small pages, wherever the system puts them, products took up to
+ * 7 % more or less from one run to another. */
 static int arena_reserve(llmcy_arena *arena, size_t size) {
     if (size <= arena->size) return 0;
-    size = (size + 4095) & ~(size_t)4095;
+    size_t unit = size < LARGE_PAGE / 4 ? 4096 : LARGE_PAGE;
+    size = (size + unit - 1) / unit * unit;
     free(arena->base);
     arena->base = NULL;
     arena->size = 0;
     void *base = NULL;
-    if (posix_memalign(&base, 64, size) != 0) return -1;
+    if (posix_memalign(&base, unit, size) != 0) return -1;
+#if defined(MADV_HUGEPAGE)
+    if (unit == LARGE_PAGE) madvise(base, size, MADV_HUGEPAGE);
+#endif
     arena->base = base;
     arena->size = size;
     return 0;
