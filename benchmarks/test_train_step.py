@@ -10,8 +10,6 @@ from benchmarks.subjects import step
 from llmcy.bench.cases import LARGE, STEPS, step_case
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
-# AdamW divides by the size of a gradient, so where one is all but zero another order of a sum shows
-AFTER_UPDATES = {"float64": 1e-7, "float32": 1e-4}
 
 
 @cache
@@ -36,4 +34,8 @@ def test_training_step(
     wanted = first_losses(name, dtype)
     assert loss == pytest.approx(wanted[0], rel=TOLERANCE[dtype])
     again = step(library, step_case(name), dtype)
-    assert [again(), again(), again()] == pytest.approx(wanted, rel=AFTER_UPDATES[dtype])
+    if library != "llmcy":
+        from benchmarks.torch_peer import clip_exactly
+
+        again.clip = clip_exactly
+    assert [again(), again(), again()] == pytest.approx(wanted, rel=TOLERANCE[dtype])
