@@ -94,12 +94,12 @@ cdef inline int count_threads(object n_threads) noexcept:
 def matmul(
     object a, object b, object transpose_a, object transpose_b, object out, object n_threads
 ):
-    """out (..., m, n) = a (..., m, k) x one b (k, n); None for any other call."""
+    """out (..., m, n) = a (..., m, k) x b (k, n) or b (..., k, n); None for any other call."""
     cdef cnp.npy_intp dims[MOST_AXES]
     cdef cnp.ndarray x, y, result
-    cdef int number, which, axis, axes, status
+    cdef int number, which, axis, axes, y_axes, status
     cdef int n_used = count_threads(n_threads)
-    cdef bint ta = transpose_a is True, tb = transpose_b is True
+    cdef bint shared, ta = transpose_a is True, tb = transpose_b is True
     cdef Py_ssize_t batch = 1, m, n, k
     cdef product_fn product
     if closed or n_used == 0 or not cnp.PyArray_CheckExact(a):
@@ -113,17 +113,20 @@ def matmul(
     if not usable(b, number):
         return None
     y = <cnp.ndarray>b
-    axes = cnp.PyArray_NDIM(x)
-    if cnp.PyArray_NDIM(y) != 2 or not 2 <= axes <= MOST_AXES:
+    axes, y_axes = cnp.PyArray_NDIM(x), cnp.PyArray_NDIM(y)
+    shared = y_axes == 2
+    if not 2 <= axes <= MOST_AXES or not (shared or y_axes == axes):
         return None
     for axis in range(axes - 2):
         dims[axis] = cnp.PyArray_DIM(x, axis)
+        if not shared and cnp.PyArray_DIM(y, axis) != dims[axis]:
+            return None
         batch *= dims[axis]
     m, k = cnp.PyArray_DIM(x, axes - 2), cnp.PyArray_DIM(x, axes - 1)
     if ta:
         m, k = k, m
-    n = cnp.PyArray_DIM(y, 0 if tb else 1)
-    if cnp.PyArray_DIM(y, 1 if tb else 0) != k:
+    n = cnp.PyArray_DIM(y, y_axes - 2 if tb else y_axes - 1)
+    if cnp.PyArray_DIM(y, y_axes - 1 if tb else y_axes - 2) != k:
         return None
     dims[axes - 2], dims[axes - 1] = m, n
 
@@ -146,18 +149,18 @@ def matmul(
         if not (apart(result, x) and apart(result, y)):
             return None
 
-    if not ta:  # the leading axes are more rows of one product
+    if shared and not ta:  # the leading axes are more rows of one product
         batch, m = 1, batch * m
     if batch * m <= SHORT_WORK and n <= SHORT_WORK and batch * m * n * k <= SHORT_WORK:
         status = product(
             cnp.PyArray_DATA(x), cnp.PyArray_DATA(y), cnp.PyArray_DATA(result),
-            batch, m, n, k, ta, tb, True, n_used,
+            batch, m, n, k, ta, tb, shared, n_used,
         )
     else:
         with nogil:
             status = product(
                 cnp.PyArray_DATA(x), cnp.PyArray_DATA(y), cnp.PyArray_DATA(result),
-                batch, m, n, k, ta, tb, True, n_used,
+                batch, m, n, k, ta, tb, shared, n_used,
             )
     if status:
         raise MemoryError("matmul: no memory for the threads' scratch buffers")

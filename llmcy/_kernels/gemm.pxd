@@ -4,9 +4,8 @@
 # row-major with c_row elements between rows.  A sum over k that is cut into blocks is one chain
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
-from llmcy._kernels.tile cimport (
-    PANEL, any_tile, any_two_level_tile, inlined, load_part, packed_tile, wide_tile,
-)
+from llmcy._kernels.strip cimport strip_of_packed_tiles, strip_of_tiles, wide_strip
+from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, inlined, load_part
 from llmcy._kernels.types cimport (
     TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec, vec_load, vec_store, vec_zero,
 )
@@ -57,7 +56,7 @@ cdef struct Gemm:
     Ending ending
     Py_ssize_t row_length     # positions of a row; k without rows
     bint two_level            # ... which is short, so that tiles hold C over several rows
-    bint wide                 # tiles of two panels, of operands that lie in a near cache
+    bint simple               # every chain begins at +0 and ends in C in one go
     bint pack_a, pack_b       # whether whole panels are copied, not only the last one of B
     real* packed_a            # panels of (depth, TILE_ROWS)
     real* packed_b            # panels of (depth, PANEL)
@@ -219,21 +218,24 @@ cdef inline size_t gemm_scratch(
 
 
 # ---- the product -----------------------------------------------------------------------------
-cdef inline void tile_of_product(
+cdef inline void tiles_of_product(
     Gemm* g, Py_ssize_t i, Py_ssize_t j, Py_ssize_t first_k, Py_ssize_t depth,
-    int rows, int columns, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
-    const real* b, Py_ssize_t b_row, Py_ssize_t partial_j, bint packed,
+    Py_ssize_t height, int columns, const real* a, Py_ssize_t a_next, Py_ssize_t a_row,
+    Py_ssize_t a_col, const real* b, Py_ssize_t b_row, Py_ssize_t partial_j, bint packed,
 ) noexcept nogil:
-    """The tile of C at (i, j) takes the steps first_k .. first_k + depth - 1."""
+    """The steps first_k .. first_k + depth - 1 of C's rows from i on, in one panel from column j on.
+
+    The rows are whole tiles, a_next apart in A, or fewer than a tile has.
+    """
     cdef real* c = g.c + i * g.c_row + j
     cdef real* goal = c
     cdef const real* start = NULL
     cdef Py_ssize_t start_row = g.c_row, goal_row = g.c_row, length = min(depth, g.row_length)
+    cdef Py_ssize_t k, tile, tiles = height // TILE_ROWS
+    cdef int rows = min(height, <Py_ssize_t>TILE_ROWS)
     cdef bint add = g.ending == MORE_ROWS or (g.ending == ROWS and first_k >= g.row_length)
-    if g.two_level:
-        any_two_level_tile(
-            rows, columns, depth // length, length, a, a_row, a_col, b, b_row, c, g.c_row, add
-        )
+    if g.simple and tiles > 0 and columns == PANEL:
+        strip_of_tiles(tiles, depth, a, a_next, a_row, a_col, b, b_row, c, g.c_row)
         return
     if g.partial != NULL:     # of one long row
         if first_k > 0:
@@ -242,64 +244,70 @@ cdef inline void tile_of_product(
             goal, goal_row, add = g.partial + i * g.partial_row + partial_j, g.partial_row, False
     elif g.ending == REPLACE and first_k > 0:
         start = c
-    while depth > 0:          # row after row
-        if rows == TILE_ROWS and columns == PANEL and packed:
-            packed_tile(length, a, b, start, start_row, goal, goal_row, add)
-        else:
-            any_tile(
-                rows, columns, length, a, a_row, a_col, b, b_row, start, start_row, goal, goal_row,
-                add,
+    if packed and columns == PANEL and not g.two_level:
+        strip_of_packed_tiles(
+            tiles, depth, length, a, b, start, start_row, goal, goal_row, add
+        )
+        return
+    for tile in range(max(tiles, <Py_ssize_t>1)):
+        if g.two_level:
+            any_two_level_tile(
+                rows, columns, depth // length, length, a, a_row, a_col, b, b_row, c, g.c_row, add
             )
-        a += length * a_col
-        b += length * b_row
-        depth -= length
-        add = True
+            c += rows * g.c_row
+        else:
+            for k from 0 <= k < depth by length:  # row after row
+                any_tile(
+                    rows, columns, length, a + k * a_col, a_row, a_col, b + k * b_row, b_row,
+                    start, start_row, goal, goal_row, add or k > 0,
+                )
+            goal += rows * goal_row
+            if start != NULL:
+                start += rows * start_row
+        a += a_next
 
 
 cdef inline void block_of_product(
     Gemm* g, Py_ssize_t first_i, Py_ssize_t height, Py_ssize_t first_j, Py_ssize_t width,
     Py_ssize_t first_k, Py_ssize_t depth,
 ) noexcept nogil:
-    """A block of C, tile by tile: down each panel of B, which so stays in the nearest cache."""
+    """A block of C: down each panel of B, which so stays in the nearest cache."""
     cdef const real* a = g.a + first_i * g.a_row + first_k * g.a_col
     cdef const real* b = g.b + first_k * g.b_row + first_j * g.b_col
     cdef const real* panel
-    cdef Py_ssize_t i, j, panel_row, first = 0
-    cdef int rows, columns
-    if WIDE_ROWS > 0 and g.wide and height & (WIDE_ROWS - 1) == 0:
-        while width - first >= 2 * PANEL:
-            for i from 0 <= i < height by WIDE_ROWS:
-                wide_tile(
-                    depth, a + i * g.a_row, g.a_row, g.a_col, b + first, g.b_row,
-                    g.c + (first_i + i) * g.c_row + first_j + first, g.c_row,
-                )
-            first += 2 * PANEL
+    cdef Py_ssize_t j, panel_row, whole = height // TILE_ROWS * TILE_ROWS
+    cdef int columns
     if g.pack_a:
         pack_a(depth, height, a, g.a_row, g.a_col, g.packed_a)
-    for j from first <= j < width by PANEL:
+    for j from 0 <= j < width by PANEL:
         columns = min(width - j, <Py_ssize_t>PANEL)
         if g.pack_b or columns % VEC_LANES > 0:
             panel, panel_row = g.packed_b + j * depth, PANEL
         else:
             panel, panel_row = b + j, g.b_row
-        for i from 0 <= i < height by TILE_ROWS:
-            rows = min(height - i, <Py_ssize_t>TILE_ROWS)
-            if g.pack_a and rows == TILE_ROWS:
-                tile_of_product(
-                    g, first_i + i, first_j + j, first_k, depth, rows, columns,
-                    g.packed_a + i * depth, 1, TILE_ROWS, panel, panel_row, j, g.pack_b,
-                )
-            else:
-                tile_of_product(
-                    g, first_i + i, first_j + j, first_k, depth, rows, columns,
-                    a + i * g.a_row, g.a_row, g.a_col, panel, panel_row, j, False,
-                )
+        if whole > 0 and g.pack_a:
+            tiles_of_product(
+                g, first_i, first_j + j, first_k, depth, whole, columns, g.packed_a,
+                TILE_ROWS * depth, 1, TILE_ROWS, panel, panel_row, j, g.pack_b,
+            )
+        elif whole > 0:
+            tiles_of_product(
+                g, first_i, first_j + j, first_k, depth, whole, columns, a, TILE_ROWS * g.a_row,
+                g.a_row, g.a_col, panel, panel_row, j, False,
+            )
+        if whole < height:
+            tiles_of_product(
+                g, first_i + whole, first_j + j, first_k, depth, height - whole, columns,
+                a + whole * g.a_row, 0, g.a_row, g.a_col, panel, panel_row, j, False,
+            )
 
 
 cdef inline Py_ssize_t even_blocks(Py_ssize_t n, Py_ssize_t most, Py_ssize_t unit) noexcept nogil:
     """A multiple of `unit` that cuts n into as few blocks as `most` does, of about equal size."""
-    cdef Py_ssize_t units = (n + unit - 1) // unit
-    cdef Py_ssize_t blocks = (units * unit + most - 1) // most
+    cdef Py_ssize_t blocks, units = (n + unit - 1) // unit
+    if units * unit <= most:  # without a division
+        return units * unit
+    blocks = (units * unit + most - 1) // most
     return (units + blocks - 1) // blocks * unit
 
 
@@ -325,13 +333,19 @@ cdef inline void gemm(
                 for j in range(n):
                     c[i * c_row + j] = 0
         return
+    if WIDE_ROWS > 0 and small and b_col == 1 and ending == REPLACE and k <= BLOCK_K:
+        while n >= 2 * PANEL:
+            wide_strip(m, k, a, a_row, a_col, b, b_row, c, c_row)
+            n, b, c = n - 2 * PANEL, b + 2 * PANEL, c + 2 * PANEL
+        if n == 0:
+            return
     g.m, g.n, g.k = m, n, k
     g.a, g.a_row, g.a_col = a, a_row, a_col
     g.b, g.b_row, g.b_col = b, b_row, b_col
     g.c, g.c_row = c, c_row
     g.ending, g.row_length = ending, row_length if ending != REPLACE else k
     g.two_level = g.row_length < SHORT_CHAIN and ending != REPLACE
-    g.wide = WIDE_ROWS > 0 and small and k <= BLOCK_K and b_col == 1 and ending == REPLACE
+    g.simple = ending == REPLACE and k <= BLOCK_K
     g.pack_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
     g.pack_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
 

@@ -8,14 +8,16 @@
 #include <stddef.h>
 #include "llmcy_types.h"
 
-/* Several steps of k to a turn of the loop, where there are 32 registers: with 16 GCC loads what several
- * steps need ahead of time and puts sums on the stack for it (AVX2, float32: half as fast). */
+/* Two steps of k to a turn of the loop, where there are 32 registers: with 16 GCC loads what several
+ * steps need ahead of time and puts sums on the stack for it (AVX2, float32: half as fast).  With four
+ * it does so with 32, and the processor recognises no stride in loads that only every fourth step does
+ * (docs/kernels.md). */
 #if !defined(__AVX512F__) && !defined(__aarch64__)
 #define LLMCY_UNROLLED_STEPS
 #elif defined(__clang__)
-#define LLMCY_UNROLLED_STEPS _Pragma("unroll 4")
+#define LLMCY_UNROLLED_STEPS _Pragma("unroll 2")
 #elif defined(__GNUC__)
-#define LLMCY_UNROLLED_STEPS _Pragma("GCC unroll 4")
+#define LLMCY_UNROLLED_STEPS _Pragma("GCC unroll 2")
 #else
 #define LLMCY_UNROLLED_STEPS
 #endif
@@ -115,8 +117,7 @@ LLMCY_INLINE void llmcy_tile_step(int first, int rows, int vectors, const llmcy_
         }
 }
 
-/* `depth` steps of k.  Several to a turn of the loop: its own instructions would take slots that
- * the arithmetic needs. */
+/* `depth` steps of k, two to a turn of the loop. */
 LLMCY_INLINE void llmcy_tile_steps(int rows, int vectors, ptrdiff_t depth, const llmcy_real *a,
                                    ptrdiff_t a_row, ptrdiff_t a_col, const llmcy_real *b,
                                    ptrdiff_t b_row, llmcy_vec *acc) {

@@ -22,7 +22,7 @@ typedef double llmcy_real;
 #define LLMCY_VEC_BYTES 64
 #define LLMCY_TILE_ROWS 8
 #define LLMCY_TILE_VECTORS 2
-#define LLMCY_WIDE_ROWS 4 /* of a tile of twice as many vectors, where registers suffice for one */
+#define LLMCY_WIDE_ROWS 6 /* of a tile of twice as many vectors, where registers suffice for one */
 #elif defined(__AVX2__)
 #define LLMCY_VEC_BYTES 32
 #define LLMCY_TILE_ROWS 6

@@ -6,16 +6,21 @@
 # The loops over rows and vectors (llmcy_tile.h) have constant bounds once a tile is inlined into its
 # caller; the compiler then unrolls them and keeps `acc` in registers.
 
-from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec
+from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, VEC_LANES, real, vec
 
 cdef extern from *:
     """
     #define LLMCY_INLINED __attribute__((always_inline)) void
     _Static_assert(LLMCY_TILE_ROWS <= 8, "the choices by number of rows below end at 8");
+    _Static_assert(LLMCY_WIDE_ROWS <= 6, "the choices by number of rows in strip.pxd end at 5");
+    #define LLMCY_MOST_ROWS \
+        (LLMCY_TILE_ROWS > 2 * LLMCY_WIDE_ROWS ? LLMCY_TILE_ROWS : 2 * LLMCY_WIDE_ROWS)
+    #define LLMCY_MOST_SUMS (LLMCY_TILE_VECTORS * LLMCY_MOST_ROWS)
     #define LLMCY_HEAD_ROWS (LLMCY_TILE_ROWS == 8 ? 8 : 4)
     """
     enum:
         HEAD_ROWS "LLMCY_HEAD_ROWS"   # rows of attention's tiles: a divisor of PANEL
+        MOST_SUMS "LLMCY_MOST_SUMS"   # vectors of sums in the largest tile
     ctypedef void inlined "LLMCY_INLINED"
     void prefetch "__builtin_prefetch"(const void* address) nogil
 
@@ -49,7 +54,7 @@ cdef inline inlined tile(
     const real* start, Py_ssize_t start_row, real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
     """`depth` steps of k, from +0 or from the partial sums at `start`."""
-    cdef vec acc[TILE_ROWS * TILE_VECTORS]
+    cdef vec acc[MOST_SUMS]
     if start == NULL:
         zero_tile(rows * vectors, acc)
     else:
@@ -178,28 +183,6 @@ cdef inline void any_tile(
             )
         if start != NULL:
             start += VEC_LANES
-
-
-cdef inline void packed_tile(
-    Py_ssize_t depth, const real* a, const real* b,
-    const real* start, Py_ssize_t start_row, real* c, Py_ssize_t c_row, bint add,
-) noexcept nogil:
-    """A full tile from packed panels: every stride but C's is a constant."""
-    tile(
-        TILE_ROWS, TILE_VECTORS, False, 0, depth, a, 1, TILE_ROWS, b, PANEL, start, start_row, c,
-        c_row, add,
-    )
-
-
-cdef inline void wide_tile(
-    Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
-    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
-) noexcept nogil:
-    """WIDE_ROWS rows and two panels: A is passed over half as often, and read half as fast."""
-    tile(
-        WIDE_ROWS, 2 * TILE_VECTORS, False, 0, depth, a, a_row, a_col, b, b_row, NULL, 0, c, c_row,
-        False,
-    )
 
 
 cdef inline inlined two_level_of_rows(

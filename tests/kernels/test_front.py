@@ -14,6 +14,7 @@ SHAPES = [
     ((1, 1), (1, 1)), ((16, 16), (16, 16)), ((5, 0), (0, 3)), ((0, 4), (4, 3)),
     ((3, 100), (100, 7)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (4, 5)),
     ((70, 60), (60, 90)), ((2, 50, 40), (40, 60)),
+    ((2, 3, 4), (2, 4, 5)), ((3, 2, 1, 4), (3, 2, 4, 5)), ((0, 3, 4), (0, 4, 5)), ((5, 64, 64), (5, 64, 32)),
 ]  # fmt: skip
 
 
@@ -80,7 +81,10 @@ DECLINED = {
     "misaligned": (ODD, B),
     "a vector": (A[0], B),
     "b a vector": (A, B[0]),
-    "b per matrix": (np.ones((2, 4, 4)), np.ones((2, 4, 4))),
+    "b per matrix of others": (np.ones((2, 4, 4)), np.ones((3, 4, 4))),
+    "b with fewer axes": (np.ones((3, 2, 4, 4)), np.ones((2, 4, 4))),
+    "b with more axes": (np.ones((2, 4, 4)), np.ones((3, 2, 4, 4))),
+    "b per matrix, sizes apart": (np.ones((2, 4, 4)), np.ones((2, 3, 4))),
     "sizes apart": (A, np.ones((3, 4))),
     "a flag of another type": (A, B, 0),
     "no thread": (A, B, False, False, None, 0),
