@@ -5,7 +5,7 @@
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
 from llmcy._kernels.strip cimport strip_of_packed_tiles, strip_of_tiles, wide_strip
-from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, inlined, load_part
+from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, inlined, load_part, prefetch
 from llmcy._kernels.types cimport (
     TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec, vec_load, vec_store, vec_zero,
 )
@@ -35,7 +35,9 @@ cdef enum:
     SMALL_OPERAND = 10000     # elements; so few stay in cache and are read where they lie
     STREAM_ROWS = 2           # so few rows of A meet a wide B in shallow blocks
     STREAM_K = 16
-    PACK_PANELS = 4           # panels of B packed side by side
+    PACK_PANELS = 8           # panels packed side by side
+    ROWS_AHEAD = 16           # of B, asked for while it is copied: weights come from a far cache ...
+    SQUARES_AHEAD = 4         # ... and the same while it is transposed
     PACK_B_FROM_ROWS = 48     # fewer rows of A than this do not pay for packing B
 
 # How the chains of C begin and end.
@@ -78,6 +80,7 @@ cdef inline inlined _copy_b(
     for k in range(depth):
         for p in range(panels):
             for v in range(TILE_VECTORS):
+                prefetch(b + (k + ROWS_AHEAD) * b_row + p * PANEL + v * VEC_LANES)
                 vec_store(
                     packed + (p * depth + k) * PANEL + v * VEC_LANES,
                     vec_load(b + k * b_row + p * PANEL + v * VEC_LANES),
@@ -118,6 +121,8 @@ cdef inline void _transpose_b(
             square = panel + k * PANEL + j
             line = b + j * b_col + k
             if columns - j >= VEC_LANES and depth - k >= VEC_LANES:
+                for lane in range(VEC_LANES):
+                    prefetch(line + SQUARES_AHEAD * VEC_LANES + lane * b_col)
                 transpose(line, b_col, column)
                 for lane in range(VEC_LANES):
                     vec_store(square + lane * PANEL, column[lane])

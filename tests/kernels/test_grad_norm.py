@@ -44,6 +44,16 @@ def test_long_arrays(dtype, sizes, growing):
     check_norm(arrays)
 
 
+@settings(max_examples=15)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 255, 256, 4095, 4096, 4097, 9000]), max_size=24),
+    seed=seeds,
+)
+def test_blocks_that_span_arrays(sizes, seed):
+    rng = np.random.default_rng(seed)
+    check_norm([filled(rng, size, np.float32) for size in sizes])
+
+
 def test_blocks_of_a_very_long_array():
     """numpy accumulates along an axis from left to right: the chains of whole blocks."""
     rng = np.random.default_rng(5)
