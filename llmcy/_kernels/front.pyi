@@ -1,11 +1,14 @@
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 def use(f64: object, f32: object) -> None: ...
 def close(on: bool) -> None: ...
 def set_threads(n_threads: int) -> None: ...
-def matmul(
+def try_matmul(
     a: object,
     b: object,
     transpose_a: object,
@@ -13,3 +16,4 @@ def matmul(
     out: object,
     n_threads: object,
 ) -> NDArray[Any] | None: ...
+def before(long_way: Function) -> Function: ...

@@ -17,6 +17,7 @@ __all__ = ["matmul", "matmul_d_weight"]
 Array = NDArray[Any]
 
 
+@front.before
 def matmul(
     a: Array,
     b: Array,
@@ -64,10 +65,7 @@ def matmul(
 
     Compatibility guarantee: the bits depend on the values of ``a`` and ``b`` alone.
     """
-    # the usual call, whole; anything else goes the way of single steps, which can explain itself
-    done = front.matmul(a, b, transpose_a, transpose_b, out, n_threads)
-    if done is not None:
-        return done
+    # what the short way declines: one step after the other, which can explain itself
     ta = transpose_a if type(transpose_a) is bool else _check.flag("transpose_a", transpose_a)
     tb = transpose_b if type(transpose_b) is bool else _check.flag("transpose_b", transpose_b)
     _check.float_array("a", a)

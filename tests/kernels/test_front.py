@@ -20,7 +20,7 @@ SHAPES = [
 
 
 def short(a, b, ta=False, tb=False, out=None, n_threads=1):
-    return front.matmul(a, b, ta, tb, out, n_threads)
+    return front.try_matmul(a, b, ta, tb, out, n_threads)
 
 
 def turned(x, swap):
