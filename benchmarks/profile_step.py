@@ -78,16 +78,16 @@ class TimedSet:
 def timed_kernels(clock: Clock) -> Iterator[Times]:
     """Clocks around every compiled function of both scalar types, inside the block."""
     times: Times = defaultdict(list)
-    active, short_way = _kernels.active, front.matmul
+    active = _kernels.active
     before = active.f64, active.f32
-    front.matmul = lambda *arguments: None  # "take the long way", which a clock can see
+    front.close(True)  # take the long way, which a clock can see
     active.f64 = TimedSet(active.f64, times, clock)
     active.f32 = TimedSet(active.f32, times, clock)
     try:
         yield times
     finally:
         active.f64, active.f32 = before
-        front.matmul = short_way
+        front.close(False)
 
 
 def profile(name: str, dtype: str, threads: int, steps: int) -> None:

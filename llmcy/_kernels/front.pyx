@@ -191,7 +191,7 @@ def try_matmul(
     return short_matmul(a, b, transpose_a, transpose_b, out, n_threads)
 
 
-def before(object long_way):
+def with_short_way(object long_way):
     """The function that tries the short way first, with the name and the text of the long one.
 
     A function in Python around both would cost more than all else here: after a product that fills

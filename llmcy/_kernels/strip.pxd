@@ -8,12 +8,12 @@ from llmcy._kernels.types cimport TILE_ROWS, TILE_VECTORS, WIDE_ROWS, real
 
 cdef extern from *:
     """
-    #define LLMCY_APART __attribute__((noinline)) void
+    #define LLMCY_NOT_INLINED __attribute__((noinline)) void
     #if defined(__GNUC__) && !defined(__clang__)
     #pragma GCC diagnostic ignored "-Wattributes" /* Cython calls all functions of a .pxd inline */
     #endif
     """
-    ctypedef void apart "LLMCY_APART"
+    ctypedef void not_inlined "LLMCY_NOT_INLINED"
 
 
 cdef inline inlined _strip(
@@ -28,7 +28,7 @@ cdef inline inlined _strip(
         c += rows * c_row
 
 
-cdef inline apart strip_of_tiles(
+cdef inline not_inlined strip_of_tiles(
     Py_ssize_t tiles, Py_ssize_t depth,
     const real* a, Py_ssize_t a_next, Py_ssize_t a_row, Py_ssize_t a_col,
     const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
@@ -43,7 +43,7 @@ cdef inline apart strip_of_tiles(
         _strip(TILE_ROWS, TILE_VECTORS, tiles, depth, a, a_next, a_row, 1, b, b_row, c, c_row)
 
 
-cdef inline apart strip_of_packed_tiles(
+cdef inline not_inlined strip_of_packed_tiles(
     Py_ssize_t tiles, Py_ssize_t depth, Py_ssize_t length, const real* a, const real* b,
     const real* start, Py_ssize_t start_row, real* c, Py_ssize_t c_row, bint add,
 ) noexcept nogil:
@@ -76,7 +76,7 @@ cdef inline apart strip_of_packed_tiles(
         c += TILE_ROWS * c_row
 
 
-cdef inline apart _wide_tiles(
+cdef inline not_inlined _wide_tiles(
     Py_ssize_t tiles, Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
     const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
 ) noexcept nogil:
@@ -91,7 +91,7 @@ cdef inline apart _wide_tiles(
         )
 
 
-cdef inline apart _wide_rest(
+cdef inline not_inlined _wide_rest(
     int rows, Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
     const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
 ) noexcept nogil:

@@ -17,7 +17,7 @@ __all__ = ["matmul", "matmul_d_weight"]
 Array = NDArray[Any]
 
 
-@front.before
+@front.with_short_way
 def matmul(
     a: Array,
     b: Array,
