@@ -28,10 +28,10 @@ LLMCY_INLINE void llmcy_sum_squares(const llmcy_real *const *x, ptrdiff_t n, dou
 #ifdef LLMCY_LOW
     llmcy_wide low = {0}, high = {0};
     for (ptrdiff_t j = 0; j < n; j += LLMCY_RUNS) {
-        llmcy_aligned_vec line[LLMCY_MOST_LINES];
+        llmcy_aligned_vec line[LLMCY_LANES];
         for (int r = 0; r < LLMCY_RUNS; r++) line[r] = (llmcy_aligned_vec)llmcy_vec_load(x[r] + j);
         for (int r = 0; r < LLMCY_RUNS; r++) __builtin_prefetch(x[r] + j + 128);
-        llmcy_transpose_lines(LLMCY_RUNS, line);
+        llmcy_transpose_square(line);
         for (int k = 0; k < LLMCY_RUNS; k++) {
             llmcy_wide a = LLMCY_LOW(line[k]), b = LLMCY_HIGH(line[k]);
             low = low + a * a;

@@ -1,7 +1,8 @@
-/* Small rectangles transposed in registers: rows of VEC_LANES numbers in memory, a power of two of them.
+/* Rectangles transposed in registers: rows of VEC_LANES numbers in memory, a power of two of them.
  *
- * Interleaving line i with line i + rows / 2, log2(rows) times, transposes; moving numbers rounds
- * nothing.
+ * Moving numbers rounds nothing.  A square is transposed in two kinds of rounds, whose moves are
+ * single instructions everywhere: within blocks of 16 bytes, and of whole blocks.  Wider moves take
+ * several instructions or registers full of indices.
  */
 #ifndef LLMCY_TRANSPOSE_H
 #define LLMCY_TRANSPOSE_H
@@ -11,6 +12,8 @@
 enum {
     LLMCY_LANES = LLMCY_VEC_BYTES / sizeof(llmcy_real),
     LLMCY_MOST_LINES = LLMCY_LANES > 8 ? LLMCY_LANES : 8,
+    LLMCY_BLOCK = 16 / sizeof(llmcy_real), /* numbers of a block */
+    LLMCY_BLOCKS = LLMCY_VEC_BYTES / 16,
 };
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -21,38 +24,63 @@ typedef int64_t llmcy_lane_index;
 #endif
 typedef llmcy_lane_index llmcy_lane_indices __attribute__((vector_size(LLMCY_VEC_BYTES)));
 typedef llmcy_real llmcy_aligned_vec __attribute__((vector_size(LLMCY_VEC_BYTES)));
-
-LLMCY_INLINE void llmcy_interleave(llmcy_aligned_vec a, llmcy_aligned_vec b, llmcy_aligned_vec *low,
-                                   llmcy_aligned_vec *high) {
-    llmcy_lane_indices first, second;
-    for (int lane = 0; lane < LLMCY_LANES; lane++) {
-        first[lane] = lane / 2 + (lane % 2) * LLMCY_LANES;
-        second[lane] = first[lane] + LLMCY_LANES / 2;
-    }
-    *low = __builtin_shuffle(a, b, first);
-    *high = __builtin_shuffle(a, b, second);
-}
+#define LLMCY_SHUFFLE(a, b, from) __builtin_shuffle(a, b, from)
 #else
 typedef llmcy_vec llmcy_aligned_vec;
-LLMCY_INLINE void llmcy_interleave(llmcy_aligned_vec a, llmcy_aligned_vec b, llmcy_aligned_vec *low,
-                                   llmcy_aligned_vec *high) {
-    for (int lane = 0; lane < LLMCY_LANES / 2; lane++) {
-        (*low)[2 * lane] = a[lane];
-        (*low)[2 * lane + 1] = b[lane];
-        (*high)[2 * lane] = a[lane + LLMCY_LANES / 2];
-        (*high)[2 * lane + 1] = b[lane + LLMCY_LANES / 2];
-    }
+typedef int llmcy_lane_indices[LLMCY_LANES];
+LLMCY_INLINE llmcy_aligned_vec llmcy_shuffle(llmcy_aligned_vec a, llmcy_aligned_vec b,
+                                             const int *from) {
+    llmcy_aligned_vec out;
+    for (int lane = 0; lane < LLMCY_LANES; lane++)
+        out[lane] = from[lane] < LLMCY_LANES ? a[from[lane]] : b[from[lane] - LLMCY_LANES];
+    return out;
 }
+#define LLMCY_SHUFFLE(a, b, from) llmcy_shuffle(a, b, from)
 #endif
 
-/* As llmcy_transpose_rows, of lines in registers.  Moving the top bit of a line's number to the end
- * of an element's place, once for each bit, is what the rounds do. */
-LLMCY_INLINE void llmcy_transpose_lines(int rows, llmcy_aligned_vec *one) {
-    llmcy_aligned_vec two[LLMCY_MOST_LINES];
-    for (int width = 1; width < rows; width *= 2) {
-        for (int i = 0; i < rows / 2; i++)
-            llmcy_interleave(one[i], one[i + rows / 2], &two[2 * i], &two[2 * i + 1]);
-        for (int i = 0; i < rows; i++) one[i] = two[i];
+/* In pieces of `width` numbers: a0 b0 a1 b1 ... of the first half of each piece, and of the second. */
+LLMCY_INLINE void llmcy_interleave(int width, llmcy_aligned_vec a, llmcy_aligned_vec b,
+                                   llmcy_aligned_vec *low, llmcy_aligned_vec *high) {
+    llmcy_lane_indices first, second;
+    for (int lane = 0; lane < LLMCY_LANES; lane++) {
+        int piece = lane / width * width, place = lane % width;
+        first[lane] = piece + place / 2 + (place % 2) * LLMCY_LANES;
+        second[lane] = first[lane] + width / 2;
+    }
+    *low = LLMCY_SHUFFLE(a, b, first);
+    *high = LLMCY_SHUFFLE(a, b, second);
+}
+
+/* Blocks 0, 2, .. of a and then of b, and blocks 1, 3, .. of both. */
+LLMCY_INLINE void llmcy_part_blocks(llmcy_aligned_vec a, llmcy_aligned_vec b,
+                                    llmcy_aligned_vec *even, llmcy_aligned_vec *odd) {
+    llmcy_lane_indices first, second;
+    for (int lane = 0; lane < LLMCY_LANES; lane++) {
+        int place = 2 * (lane / LLMCY_BLOCK) * LLMCY_BLOCK + lane % LLMCY_BLOCK;
+        first[lane] = place; /* b begins at LLMCY_LANES */
+        second[lane] = place + LLMCY_BLOCK;
+    }
+    *even = LLMCY_SHUFFLE(a, b, first);
+    *odd = LLMCY_SHUFFLE(a, b, second);
+}
+
+/* line[c][r] = line[r][c] */
+LLMCY_INLINE void llmcy_transpose_square(llmcy_aligned_vec *line) {
+    llmcy_aligned_vec moved[LLMCY_LANES];
+    for (int width = 1; width < LLMCY_BLOCK; width *= 2) {
+        for (int top = 0; top < LLMCY_LANES; top += LLMCY_BLOCK)
+            for (int i = 0; i < LLMCY_BLOCK / 2; i++)
+                llmcy_interleave(LLMCY_BLOCK, line[top + i], line[top + i + LLMCY_BLOCK / 2],
+                                 &moved[top + 2 * i], &moved[top + 2 * i + 1]);
+        for (int i = 0; i < LLMCY_LANES; i++) line[i] = moved[i];
+    }
+    for (int width = 1; width < LLMCY_BLOCKS; width *= 2) {
+        for (int i = 0; i < LLMCY_LANES / 2; i++) {
+            int from = i / LLMCY_BLOCK * 2 * LLMCY_BLOCK + i % LLMCY_BLOCK;
+            llmcy_part_blocks(line[from], line[from + LLMCY_BLOCK], &moved[i],
+                              &moved[i + LLMCY_LANES / 2]);
+        }
+        for (int i = 0; i < LLMCY_LANES; i++) line[i] = moved[i];
     }
 }
 
@@ -60,9 +88,19 @@ LLMCY_INLINE void llmcy_transpose_lines(int rows, llmcy_aligned_vec *one) {
  * LLMCY_MOST_LINES, and the number of vectors of `flat`. */
 LLMCY_INLINE void llmcy_transpose_rows(int rows, const llmcy_real *x, ptrdiff_t stride,
                                        llmcy_vec *flat) {
-    llmcy_aligned_vec line[LLMCY_MOST_LINES];
+    llmcy_aligned_vec line[LLMCY_MOST_LINES], moved[LLMCY_MOST_LINES];
     for (int r = 0; r < rows; r++) line[r] = (llmcy_aligned_vec)llmcy_vec_load(x + r * stride);
-    llmcy_transpose_lines(rows, line);
+    if (rows == LLMCY_LANES) {
+        llmcy_transpose_square(line);
+    } else {
+        /* Moving the top bit of a line's number to the end of an element's place, once for each bit. */
+        for (int width = 1; width < rows; width *= 2) {
+            for (int i = 0; i < rows / 2; i++)
+                llmcy_interleave(LLMCY_LANES, line[i], line[i + rows / 2], &moved[2 * i],
+                                 &moved[2 * i + 1]);
+            for (int i = 0; i < rows; i++) line[i] = moved[i];
+        }
+    }
     for (int r = 0; r < rows; r++) flat[r] = (llmcy_vec)line[r];
 }
 
