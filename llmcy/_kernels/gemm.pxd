@@ -11,11 +11,12 @@ from llmcy._kernels.types cimport (
 )
 
 cdef extern from "llmcy_transpose.h" nogil:
-    # columns[c] = x[0, c], x[1, c], ... for VEC_LANES rows and columns
-    void transpose "llmcy_transpose"(const real* x, Py_ssize_t stride, vec* columns)
-    # the same of a power of two of rows: VEC_LANES times as many numbers, one after the other
-    void transpose_rows "llmcy_transpose_rows"(
-        int rows, const real* x, Py_ssize_t stride, vec* flat)
+    # out[c * out_step + r] = x[r * stride + c] for VEC_LANES rows r and columns c
+    void square_to "llmcy_square_to"(
+        const real* x, Py_ssize_t stride, const real* ahead, real* out, Py_ssize_t out_step)
+    # out[c * TILE_ROWS + r] = x[r * stride + c] for VEC_LANES columns, if TILE_ROWS is a power of two
+    void tile_rows_to "llmcy_tile_rows_to"(
+        const real* x, Py_ssize_t stride, const real* ahead, real* out)
 
 cdef extern from *:
     """
@@ -26,7 +27,6 @@ cdef extern from *:
         SHORT_CHAIN "LLMCY_SHORT_CHAIN"  # rows of fewer positions keep C in registers over all rows
 
 cdef enum:
-    MOST_LANES = 16
     # A panel of B, BLOCK_K deep, stays in the first-level cache while it meets BLOCK_M rows of A,
     # which stay in the second level.
     BLOCK_K = 512
@@ -108,10 +108,8 @@ cdef inline void _transpose_b(
 ) noexcept nogil:
     """In squares, so that both sides use whole cache lines."""
     cdef Py_ssize_t k, j, kk, jj
-    cdef vec column[MOST_LANES]
     cdef real* square
     cdef const real* line
-    cdef int lane
     if columns < PANEL:
         for k in range(depth):
             for j in range(columns, PANEL):
@@ -121,11 +119,7 @@ cdef inline void _transpose_b(
             square = panel + k * PANEL + j
             line = b + j * b_col + k
             if columns - j >= VEC_LANES and depth - k >= VEC_LANES:
-                for lane in range(VEC_LANES):
-                    prefetch(line + SQUARES_AHEAD * VEC_LANES + lane * b_col)
-                transpose(line, b_col, column)
-                for lane in range(VEC_LANES):
-                    vec_store(square + lane * PANEL, column[lane])
+                square_to(line, b_col, line + SQUARES_AHEAD * VEC_LANES, square, PANEL)
             else:
                 for kk in range(min(depth - k, <Py_ssize_t>VEC_LANES)):
                     for jj in range(min(columns - j, <Py_ssize_t>VEC_LANES)):
@@ -185,7 +179,6 @@ cdef inline void pack_a(
     """Panel after panel (depth, TILE_ROWS), the transposes of whole tiles of `rows` rows of a."""
     cdef Py_ssize_t i = 0, k
     cdef int r
-    cdef vec flat[TILE_ROWS]
     cdef real* panel
     if a_row == 1:
         while i + PACK_PANELS * TILE_ROWS <= rows:
@@ -200,9 +193,10 @@ cdef inline void pack_a(
         k = 0
         if TILE_ROWS & (TILE_ROWS - 1) == 0:
             while k + VEC_LANES <= depth:
-                transpose_rows(TILE_ROWS, a + i * a_row + k, a_row, flat)
-                for r in range(TILE_ROWS):
-                    vec_store(panel + k * TILE_ROWS + r * VEC_LANES, flat[r])
+                tile_rows_to(
+                    a + i * a_row + k, a_row, a + i * a_row + k + SQUARES_AHEAD * VEC_LANES,
+                    panel + k * TILE_ROWS,
+                )
                 k += VEC_LANES
         while k < depth:
             for r in range(TILE_ROWS):
