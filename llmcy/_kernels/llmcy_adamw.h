@@ -7,6 +7,7 @@
 #define LLMCY_ADAMW_H
 #include <math.h>
 #include <stddef.h>
+#include "llmcy_adamw_staggered.h"
 #include "llmcy_types.h"
 
 #if defined(__clang__)
@@ -16,49 +17,6 @@
 #else
 #define LLMCY_INDEPENDENT
 #endif
-
-typedef struct {
-    double beta1, beta2, one_minus_beta1, one_minus_beta2;
-    double c1, c2, lr, eps, decay;
-    double divisor, multiplier;
-} llmcy_adamw_rule;
-
-/* Division by one number again and again: with h = RN(1 / c) and l = RN(1 / c - h), x * (h + l)
- * differs from x / c by 2**-104 of it before it is rounded, so q is one of the two neighbours of x / c.
- * The remainder x - q * c is then exact, and one more step in its direction rounds correctly
- * (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
- * That holds for x = 0, and where neither x nor the remainder comes near the limits of the exponent. */
-#if LLMCY_IS_F32 && (defined(__FMA__) || defined(__aarch64__))
-#define LLMCY_QUICK_DIVISION 1
-#else
-#define LLMCY_QUICK_DIVISION 0 /* float64 can be too small, and without an instruction it is slow */
-#endif
-typedef struct { double c, h, l; } llmcy_divisor;
-
-LLMCY_INLINE llmcy_divisor llmcy_divisor_of(double c) {
-    double h = 1.0 / c;
-#if LLMCY_QUICK_DIVISION
-    return (llmcy_divisor){c, h, __builtin_fma(-c, h, 1.0) / c};
-#else
-    return (llmcy_divisor){c, h, 0.0};
-#endif
-}
-LLMCY_INLINE double llmcy_quotient(double x, llmcy_divisor by) {
-#if LLMCY_QUICK_DIVISION
-    double q = __builtin_fma(x, by.h, x * by.l);
-    return __builtin_fma(__builtin_fma(-q, by.c, x), by.h, q);
-#else
-    return x / by.c;
-#endif
-}
-
-/* Whether that holds for all v: elements are 0 or at least 2**-149, and so are their moments. */
-LLMCY_INLINE int llmcy_is_moderate(double x) { return x == 0.0 || (x >= 1e-60 && x <= 1e60); }
-LLMCY_INLINE int llmcy_divides_quickly(const llmcy_adamw_rule *rule) {
-    return LLMCY_QUICK_DIVISION && rule->divisor == 1.0 && llmcy_is_moderate(rule->multiplier) &&
-           llmcy_is_moderate(rule->beta2) && llmcy_is_moderate(rule->one_minus_beta2) &&
-           rule->c2 > 0.0 && llmcy_is_moderate(rule->c2);
-}
 
 /* Negative for infinities and NaN alone.  The smallest exponent is added to the magnitude: that
  * reaches the sign bit from the largest exponent only, and needs no comparison of 64-bit integers,
@@ -124,7 +82,15 @@ static int llmcy_adamw_update(const llmcy_adamw_rule *rule, int known_finite,
 #define LLMCY_UPDATE(divided, quick)                                                               \
     llmcy_adamw_loop(rule, divided, quick, param, grad, first, second, new_param, new_first,        \
                      new_second, n)
-    if (known_finite && llmcy_divides_quickly(rule)) return LLMCY_UPDATE(0, 1);
+    if (known_finite && llmcy_divides_quickly(rule)) {
+#if LLMCY_STAGGERED
+        ptrdiff_t done = llmcy_adamw_staggered(rule, param, grad, first, second, new_param,
+                                               new_first, new_second, n);
+        param += done, grad += done, first += done, second += done;
+        new_param += done, new_first += done, new_second += done, n -= done;
+#endif
+        return LLMCY_UPDATE(0, 1);
+    }
     return rule->divisor == 1.0 ? LLMCY_UPDATE(0, 0) : LLMCY_UPDATE(1, 0);
 #undef LLMCY_UPDATE
 }

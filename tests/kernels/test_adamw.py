@@ -285,9 +285,23 @@ def test_quick_quotients_are_those_of_the_divider(isa, data):
     x[:64] = np.nextafter(2.0, 0.0) * 2.0 ** rng.integers(-800, 400, 64)
     x[64] = 0.0
     x[65:128] = c * rng.integers(1, 2**20, 63)  # near whole quotients
+    x[128::2] *= -1.0
     out = np.empty_like(x)
     kernel.quotients(x, c, out)
     assert_same_bits(out, x / c)
+
+
+@pytest.mark.parametrize("size", [*range(28, 60), 127, 128, 1000, 1001])
+def test_groups_of_every_length_with_zeros_of_both_signs(size, dtype):
+    """Updates that run in stages begin and end anywhere, and no zero may change its sign."""
+    rng = np.random.default_rng(size)
+    arrays = state(size, (size,), dtype)
+    for x in arrays[:3]:
+        x[rng.random(size) < 0.3] = 0.0
+        x[rng.random(size) < 0.3] *= -1.0
+    arrays[3][rng.random(size) < 0.3] = 0.0
+    check_group([arrays], RULE)
+    check_group([arrays, arrays], RULE | {"multiplier": 0.37, "correction1": 1.0 - 0.9**7})
 
 
 def test_a_gradient_may_be_another_parameter(dtype):
