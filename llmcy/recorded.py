@@ -65,9 +65,19 @@ class RecordedStep:
     def __init__(self, model: Decoder, *, limit: int = RECORDING_BYTES) -> None:
         self._model = model
         self._free = threading.Lock()
+        self._sums: kernels.BlockSums | None = None
         self._left = limit
         self._wiring: Wiring | None = None
         self._steps: dict[Form, tuple[TokenIds, TokenIds, RecordedPass] | None] = {}
+
+    @property
+    def sums(self) -> kernels.BlockSums | None:
+        """What the last run found out about the gradients' norm, which
+        :meth:`~llmcy.optim.AdamW.step_clipped` uses; None if it was no repeated one, or in float64.
+
+        It is of use as long as nobody changes the gradients.
+        """
+        return self._sums
 
     def run(
         self,
@@ -98,6 +108,7 @@ class RecordedStep:
             As :meth:`Decoder.loss` and :meth:`Tensor.backward`; no gradient has then changed.
         """
         shape = np.shape(inputs)
+        self._sums = None
         if rows is not None and (not shape or rows >= shape[0]):
             rows = None  # one piece
         value = None
@@ -127,7 +138,9 @@ class RecordedStep:
             return None
         fixed_inputs[...] = inputs
         fixed_targets[...] = targets
-        return both.run()
+        value = both.run()
+        self._sums = None if value is None else both.sums
+        return value
 
     def _pass(
         self,

@@ -82,6 +82,41 @@ def test_many_updates_have_the_bits_of_the_tape(isa: str, dtype: str, tape_calls
         assert len(tape_calls) == 12 + 2  # one for each shape of b
 
 
+@pytest.mark.parametrize("rows", [None, 4])
+@pytest.mark.parametrize("changes", [{}, {"vocab_size": 700, "tied_head": False}], ids=str)
+def test_what_a_repeated_step_knows_of_the_norm(changes, rows: int | None) -> None:
+    a, b = model("float32", **changes), model("float32", **changes)
+    optimizers = AdamW(AdamWConfig(0.01)), AdamW(AdamWConfig(0.01))
+    step = RecordedStep(b)
+    rng = np.random.default_rng(0)
+    assert step.sums is None
+    for turn in range(4):
+        pair = batch(rng, rows=9, tokens=7)
+        ordinary(a, *pair)
+        step.run(*pair, rows=rows)
+        assert (step.sums is None) == (turn == 0)  # the first one went through the tape
+        found = [
+            optimizer.step_clipped(m.named_parameters(), 0.1, sums=sums)
+            for m, optimizer, sums in zip((a, b), optimizers, (None, step.sums), strict=True)
+        ]
+        assert found[0] == found[1]
+        for m in (a, b):
+            m.zero_grad()
+    _, first = b.named_parameters()[0]
+    first.grad = np.ones_like(first.data)
+    step.run(*pair, rows=rows)  # adds to what is there
+    assert step.sums is None
+
+
+def test_nothing_is_known_of_the_norm_in_float64() -> None:
+    m = model("float64")
+    step = RecordedStep(m)
+    for _ in range(3):
+        step.run(*batch(np.random.default_rng(0)))
+        assert step.sums is None
+        m.zero_grad()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("changes", OTHERS, ids=str)
 def test_every_kind_of_decoder_can_be_recorded(changes, dtype: str, tape_calls) -> None:

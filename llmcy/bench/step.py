@@ -39,6 +39,8 @@ class TrainingStep:
 
     def __call__(self) -> float:
         loss = self.recorded.run(self.inputs, self.targets)
-        self.optimizer.step_clipped(self.model.named_parameters(), MAX_GRAD_NORM)
+        self.optimizer.step_clipped(
+            self.model.named_parameters(), MAX_GRAD_NORM, sums=self.recorded.sums
+        )
         self.model.zero_grad()
         return loss

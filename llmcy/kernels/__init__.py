@@ -46,7 +46,7 @@ from llmcy.kernels.elementwise import (
     scale_backward,
 )
 from llmcy.kernels.embedding import embedding, embedding_backward
-from llmcy.kernels.grad_norm import GradNorm, grad_norm
+from llmcy.kernels.grad_norm import BlockSums, GradNorm, grad_norm
 from llmcy.kernels.linear_cross_entropy import linear_cross_entropy
 from llmcy.kernels.matmul import matmul, matmul_d_weight
 from llmcy.kernels.memory import empty, empty_like, release_memory, zeros
@@ -69,6 +69,7 @@ __all__ = [
     "KEY_BLOCK",
     "AdamWGroup",
     "AdamWUpdate",
+    "BlockSums",
     "BlockWeights",
     "CachedDecodeStep",
     "DecodeStep",

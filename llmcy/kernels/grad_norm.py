@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check as check
@@ -15,7 +16,7 @@ from llmcy._kernels.arrays import first_not_of
 from llmcy._threads import num_threads, resolve_threads
 from llmcy.errors import NonFiniteError
 
-__all__ = ["GradNorm", "grad_norm"]
+__all__ = ["BlockSums", "GradNorm", "grad_norm"]
 
 Array = NDArray[Any]
 
@@ -34,8 +35,58 @@ class GradNorm(NamedTuple):
     """``top * root``, or the largest finite number when that overflows."""
 
 
+class BlockSums:
+    """Sums of squares of the blocks that lie in each of several float32 arrays.
+
+    The sums are written by whoever searches the arrays for values that are not finite, while they
+    are in the cache; :func:`grad_norm` need then not read the arrays again.
+
+    Parameters
+    ----------
+    arrays
+        Float32 arrays in the order of their norm.
+    """
+
+    __slots__ = ("_arrays", "_firsts", "_sums")
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        whole_blocks = for_dtype(np.dtype(np.float32)).grad_norm.whole_blocks
+        self._arrays = tuple(arrays)
+        self._firsts: list[int] = []
+        sums = []
+        start = 0
+        for x in self._arrays:
+            first, count = whole_blocks(start, x.size)
+            self._firsts.append(first)
+            sums.append(np.zeros(count))
+            start += x.size
+        self._sums = tuple(sums)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def search(self, index: int, x: Array, n_threads: int) -> tuple[Any, ...]:
+        """Compiled function and arguments of the search that writes the sums of an array.
+
+        ``x`` may be another array in the same place.
+        """
+        search = for_dtype(x.dtype).grad_norm.search_and_sum
+        return search, (x, self._firsts[index], self._sums[index], n_threads)
+
+    def of(self, arrays: tuple[Array, ...]) -> tuple[NDArray[np.float64], ...]:
+        """The sums of each array, or nothing if these are other arrays."""
+        if len(arrays) != len(self._arrays):
+            return ()
+        same = all(x is own for x, own in zip(arrays, self._arrays, strict=True))
+        return self._sums if same else ()
+
+
 def grad_norm(
-    arrays: Iterable[Array], *, names: Sequence[str] | None = None, n_threads: int | None = None
+    arrays: Iterable[Array],
+    *,
+    names: Sequence[str] | None = None,
+    sums: BlockSums | None = None,
+    n_threads: int | None = None,
 ) -> GradNorm:
     """Norm of all elements of all arrays, in their order, without joining them.
 
@@ -45,6 +96,8 @@ def grad_norm(
         C-contiguous arrays of any shapes and one dtype, float32 or float64.
     names
         What to call each array in an error; ``arrays[i]`` if not given.
+    sums
+        What is known of these arrays; they must not have changed since.
     n_threads
         Threads to use; no result depends on it, and float64 is one chain.
 
@@ -75,7 +128,8 @@ def grad_norm(
     index = first_not_of(xs, dtype)
     if index >= 0:
         check.like(_name(index, names), xs[index], dtype, xs[index].shape)
-    top, total = for_dtype(dtype).grad_norm.total(xs, resolve_threads(n_threads))
+    known = () if sums is None else sums.of(xs)
+    top, total = for_dtype(dtype).grad_norm.total(xs, known, resolve_threads(n_threads))
     if not (math.isfinite(top) and math.isfinite(total)):
         _fail(xs, names)
     root = math.sqrt(total)

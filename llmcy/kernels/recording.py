@@ -21,6 +21,7 @@ from llmcy._kernels.calls import Calls
 from llmcy._kernels.memory import SMALLEST, Workspace, placed
 from llmcy._kernels.noting import noting
 from llmcy._threads import num_threads
+from llmcy.kernels.grad_norm import BlockSums
 
 __all__ = ["RecordedCalls", "Recording"]
 
@@ -52,17 +53,26 @@ class RecordedCalls:
     ----------
     nbytes
         Memory of all arrays that the calls use; they live as long as this object.
+    sums
+        Of the squares of the results, as each run leaves them; None if no run measures them.
     """
 
-    __slots__ = ("_calls", "_isa", "_n_threads", "_workspace", "nbytes")
+    __slots__ = ("_calls", "_isa", "_n_threads", "_workspace", "nbytes", "sums")
 
     def __init__(
-        self, calls: list[Call], workspace: Workspace, nbytes: int, isa: str, n_threads: int
+        self,
+        calls: list[Call],
+        workspace: Workspace,
+        nbytes: int,
+        isa: str,
+        n_threads: int,
+        sums: BlockSums | None = None,
     ) -> None:
         functions, arguments, results = zip(*calls, strict=True) if calls else ((), (), ())
         self._calls = Calls(functions, arguments, results)
         self._workspace = workspace
         self.nbytes = nbytes
+        self.sums = sums
         self._isa = isa
         self._n_threads = n_threads
 
@@ -170,7 +180,7 @@ class Recording:
         searched
             Everything the calls compute goes into the results, and these are searched for values
             that are not finite: leave out the searches of arrays that only kernels
-            :data:`PASSING_ON` such values read.
+            :data:`PASSING_ON` such values read.  Results of float32 are measured by their searches.
 
         Returns
         -------
@@ -181,8 +191,13 @@ class Recording:
         if not self._complete:
             return None
         calls = self._calls
+        sums = None
         if searched:
             calls = _needed_searches(calls, {x.ctypes.data for x in results})
+            if results and all(x.dtype == np.float32 for x in results):
+                sums = BlockSums(results)
+                measuring = _measuring(calls, results, sums)
+                calls, sums = (calls, None) if measuring is None else (measuring, sums)
         kept = [x for x in results if placed(x, self._workspace) is not x]
         if self._workspace.in_use != len(kept):
             return None
@@ -192,7 +207,30 @@ class Recording:
             self._nbytes(),
             self._isa,
             self._n_threads,
+            sums,
         )
+
+
+def _measuring(
+    calls: list[Call], results: Sequence[Array], sums: BlockSums
+) -> list[Call] | None:
+    """Let the last search of each large result write the sums of its squares.
+
+    None if one is not searched; small ones have no blocks.
+    """
+    left = {x.ctypes.data: index for index, x in enumerate(results)}
+    measuring: list[Call] = []
+    for call in reversed(calls):
+        function, arguments, result = call
+        if function.__name__ == "first_non_finite" and arguments[0].size > SMALL:
+            x, n_threads = arguments
+            index = left.pop(x.ctypes.data, None)
+            if index is not None:
+                call = (*sums.search(index, x, n_threads), result)
+        measuring.append(call)
+    if any(results[index].size > SMALL for index in left.values()):
+        return None
+    return measuring[::-1]
 
 
 def _needed_searches(calls: list[Call], results: set[int]) -> list[Call]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmcy.errors import DTypeError, OptimizerError, ShapeError
+from llmcy.kernels import BlockSums
 from llmcy.optim.clip import ClipTransform, GradientClip, clip_grad_norm
 from llmcy.optim.config import AdamWConfig
 from llmcy.optim.groups import ParameterGroups, byte_sorted
@@ -172,6 +173,7 @@ class AdamW:
         max_norm: float,
         *,
         learning_rate: float | None = None,
+        sums: BlockSums | None = None,
     ) -> GradientClip:
         """Clip, then update: the bits of :func:`clip_grad_norm` followed by :meth:`step`.
 
@@ -186,6 +188,9 @@ class AdamW:
             Ceiling of the norm of all gradients together; finite, > 0.
         learning_rate
             Rate of this step instead of the configured one.
+        sums
+            What is known of these gradients, unchanged since
+            (:attr:`llmcy.recorded.RecordedStep.sums`).
 
         Returns
         -------
@@ -198,7 +203,7 @@ class AdamW:
             As :func:`clip_grad_norm` and :meth:`step`.
         """
         named = list(named_parameters)
-        clip = clip_grad_norm(named, max_norm)
+        clip = clip_grad_norm(named, max_norm, sums=sums)
         update = self._begin(named, learning_rate, clip.transform)
         self._finish(update, named, self._moments_for(named), clip.norm_before)
         return clip

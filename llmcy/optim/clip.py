@@ -110,8 +110,13 @@ class GradientClip:
     clipped: bool
 
 
-def measure_grad_norm(named_parameters: Iterable[tuple[str, Tensor]]) -> kernels.GradNorm:
+def measure_grad_norm(
+    named_parameters: Iterable[tuple[str, Tensor]], *, sums: kernels.BlockSums | None = None
+) -> kernels.GradNorm:
     """Global norm over every coordinate of every gradient, tensors in the order given.
+
+    ``sums`` is what is known of these gradients (:attr:`llmcy.recorded.RecordedStep.sums`), which
+    must not have changed since; the bits are the same.
 
     Raises
     ------
@@ -129,7 +134,7 @@ def measure_grad_norm(named_parameters: Iterable[tuple[str, Tensor]]) -> kernels
         names.append(name)
         gradients.append(gradient)
     try:
-        return kernels.grad_norm(gradients, names=names)
+        return kernels.grad_norm(gradients, names=names, sums=sums)
     except NonFiniteError as error:
         raise OptimizerError(
             "NonFiniteGradient", f"the gradient of {error}", cause=error, **error.fields
@@ -176,7 +181,12 @@ def clip_to(norm: kernels.GradNorm, max_norm: float) -> GradientClip:
     return GradientClip(norm.norm, max_norm, transform, clipped=True)
 
 
-def clip_grad_norm(named_parameters: Iterable[tuple[str, Tensor]], max_norm: float) -> GradientClip:
+def clip_grad_norm(
+    named_parameters: Iterable[tuple[str, Tensor]],
+    max_norm: float,
+    *,
+    sums: kernels.BlockSums | None = None,
+) -> GradientClip:
     """Measure the global gradient norm and say how to bring it under ``max_norm``.
 
     Unlike ``torch.nn.utils.clip_grad_norm_`` this changes no gradient and adds nothing to the
@@ -188,10 +198,12 @@ def clip_grad_norm(named_parameters: Iterable[tuple[str, Tensor]], max_norm: flo
         Name and tensor of every parameter, in stable order.
     max_norm
         The ceiling; finite, > 0.
+    sums
+        As for :func:`measure_grad_norm`.
 
     Raises
     ------
     OptimizerError
         As :func:`measure_grad_norm` and :func:`clip_to`.
     """
-    return clip_to(measure_grad_norm(named_parameters), max_norm)
+    return clip_to(measure_grad_norm(named_parameters, sums=sums), max_norm)

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from llmcy.kernels import RecordedCalls
+from llmcy.kernels import BlockSums, RecordedCalls
 from llmcy.tape.recording import is_recording
 from llmcy.tape.tensor import Tensor, _Zeros
 from llmcy.tape.value import WRITING
@@ -52,6 +52,11 @@ class RecordedPass:
     def nbytes(self) -> int:
         """Memory of the arrays that are kept."""
         return self._calls.nbytes
+
+    @property
+    def sums(self) -> BlockSums | None:
+        """What a run finds out about the squares of the gradients, or nothing (float64)."""
+        return self._calls.sums
 
     def fits(self) -> bool:
         """Would an ordinary pass make the same calls, on the very arrays of these leaves?"""

@@ -59,7 +59,10 @@ class Updater:
             loss = self._gradients(batch, events)
             try:
                 clip = self.optimizer.step_clipped(
-                    named, self.max_grad_norm, learning_rate=learning_rate
+                    named,
+                    self.max_grad_norm,
+                    learning_rate=learning_rate,
+                    sums=self._step.sums,
                 )
             except OptimizerError as error:
                 _raise_own_kind(error)

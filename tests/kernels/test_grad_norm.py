@@ -72,6 +72,56 @@ def of_bits(words):
     return np.array([int(word, 16) for word in words], np.uint64).view(np.float64)
 
 
+# ---- sums that a search has left ---------------------------------------------------------------
+BLOCK_SIZES = st.lists(st.sampled_from([0, 1, 256, 4095, 4096, 4097, 9000, 70000]), max_size=9)
+
+
+def searched(arrays, n_threads=1):
+    sums = kernels.BlockSums(arrays)
+    assert len(sums) == len(arrays)
+    found = []
+    for index, x in enumerate(arrays):
+        search, arguments = sums.search(index, x, n_threads)
+        found.append(search(*arguments))
+    return sums, found
+
+
+@settings(max_examples=20)
+@given(sizes=BLOCK_SIZES, seed=seeds)
+def test_known_sums_leave_the_bits(sizes, seed):
+    rng = np.random.default_rng(seed)
+    arrays = [filled(rng, size, np.float32) for size in sizes]
+
+    def norm(n_threads):
+        sums, found = searched(arrays, n_threads)
+        assert found == [-1] * len(arrays)
+        return np.array(kernels.grad_norm(arrays, sums=sums, n_threads=n_threads))
+
+    everywhere(norm, np.array(kernels.grad_norm(arrays)))
+
+
+def test_known_sums_are_used(isa):
+    arrays = [np.ones(5000, np.float32), np.ones(9000, np.float32)]
+    sums, _ = searched(arrays)
+    arrays[1][4000:8000] = 2.0  # against the rule; so much of it lies in blocks of this array
+    assert kernels.grad_norm(arrays, sums=sums).norm < kernels.grad_norm(arrays).norm
+    copies = [x.copy() for x in arrays]
+    for others in (copies, arrays[:1], [*arrays, arrays[0]]):
+        assert kernels.grad_norm(others, sums=sums) == kernels.grad_norm(others)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_search_that_sums_finds_the_same_place(isa, data):
+    sizes = data.draw(BLOCK_SIZES.filter(any))
+    arrays = [np.ones(size, np.float32) for size in sizes]
+    which = data.draw(st.sampled_from([i for i, size in enumerate(sizes) if size]))
+    for place in data.draw(st.lists(st.integers(0, sizes[which] - 1), min_size=1, max_size=3)):
+        arrays[which][place] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    _, found = searched(arrays)
+    assert found == [kernels.first_non_finite(x) for x in arrays]
+
+
 @pytest.mark.parametrize("case", json.loads(GOLDEN.read_text())["cases"], ids=range(6))
 def test_published_norms_and_scales(isa, case):
     ceiling, norm, scale = of_bits([case["ceiling"], case["norm"], case["scale"]]).tolist()

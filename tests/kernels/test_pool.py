@@ -87,7 +87,7 @@ def test_chains_that_no_thread_shares_round_to_nearest_too(isa: str, dtype: type
     def everything() -> list[object]:
         return [
             compiled.reduce.sum_all(values),
-            compiled.grad_norm.total((values[:5000], values[5000:]), 1),
+            compiled.grad_norm.total((values[:5000], values[5000:]), (), 1),
             compensated.total(squares),
             compensated.reach(squares, 1e4, 0.05),
         ]
