@@ -4,7 +4,7 @@
 # row-major with c_row elements between rows.  A sum over k that is cut into blocks is one chain
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
-from llmcy._kernels.strip cimport strip_of_packed_tiles, strip_of_tiles, wide_strip
+from llmcy._kernels.strip cimport strip_of_packed_tiles, strip_of_tiles, wide_strips
 from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, inlined, load_part, prefetch
 from llmcy._kernels.types cimport (
     TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec, vec_load, vec_store, vec_zero,
@@ -310,6 +310,16 @@ cdef inline Py_ssize_t even_blocks(Py_ssize_t n, Py_ssize_t most, Py_ssize_t uni
     return (units + blocks - 1) // blocks * unit
 
 
+cdef inline bint is_small(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k) noexcept nogil:
+    return k * max(m, n) <= SMALL_OPERAND
+
+
+cdef inline bint suits_wide_tiles(
+    Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, Py_ssize_t b_col
+) noexcept nogil:
+    return is_small(m, n, k) and b_col == 1 and k <= BLOCK_K
+
+
 cdef inline void gemm(
     Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
@@ -323,7 +333,7 @@ cdef inline void gemm(
     """
     cdef Gemm g
     cdef Py_ssize_t i, j, first_k, depth, width, max_depth, max_height
-    cdef bint small = k * max(m, n) <= SMALL_OPERAND
+    cdef bint small = is_small(m, n, k)
     if m == 0 or n == 0:
         return
     if k == 0:
@@ -332,9 +342,9 @@ cdef inline void gemm(
                 for j in range(n):
                     c[i * c_row + j] = 0
         return
-    if WIDE_ROWS > 0 and small and b_col == 1 and ending == REPLACE and k <= BLOCK_K:
+    if WIDE_ROWS > 0 and ending == REPLACE and suits_wide_tiles(m, n, k, b_col):
         while n >= 2 * PANEL:
-            wide_strip(m, k, a, a_row, a_col, b, b_row, c, c_row)
+            wide_strips(1, m, k, a, 0, a_row, a_col, b, 0, b_row, c, 0, c_row)
             n, b, c = n - 2 * PANEL, b + 2 * PANEL, c + 2 * PANEL
         if n == 0:
             return

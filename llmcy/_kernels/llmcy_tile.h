@@ -30,6 +30,18 @@
 #define LLMCY_FROM_HERE_ON(address) ((void)0)
 #endif
 
+/* Tiles that all but fill the registers (strip.pxd).  Their loops need less of the compiler, and more of
+ * what it does shows between two tiles. */
+#define LLMCY_IS_WIDE(vectors) ((vectors) > LLMCY_TILE_VECTORS)
+
+/* +0, in a register cleared for it.  GCC would clear one and copy it into the others, which a tile that
+ * begins has to wait for. */
+#if defined(__GNUC__) && defined(__AVX512VL__)
+#define LLMCY_CLEAR(x) __asm__ __volatile__("vpxord %x0, %x0, %x0" : "=v"(x))
+#else
+#define LLMCY_CLEAR(x) ((x) = llmcy_vec_zero())
+#endif
+
 /* The first `lanes` of a vector, 0 to all of them; the other lanes are loaded as +0, not stored. */
 #if defined(__AVX512F__) && LLMCY_IS_F32
 LLMCY_INLINE llmcy_vec llmcy_vec_load_part(const llmcy_real *p, int lanes) {
@@ -60,7 +72,10 @@ LLMCY_INLINE void llmcy_vec_store_part(llmcy_real *p, llmcy_vec v, int lanes) {
 
 /* `acc` holds rows x vectors; `lanes` is the number of columns in the last vector if `part` is set. */
 LLMCY_INLINE void llmcy_tile_zero(int size, llmcy_vec *acc) {
-    LLMCY_UNROLLED for (int i = 0; i < size; i++) acc[i] = llmcy_vec_zero();
+    LLMCY_UNROLLED for (int i = 0; i < size; i++) {
+        if (size > LLMCY_TILE_ROWS * LLMCY_TILE_VECTORS) LLMCY_CLEAR(acc[i]);
+        else acc[i] = llmcy_vec_zero();
+    }
 }
 
 LLMCY_INLINE void llmcy_tile_add(int size, llmcy_vec *acc, const llmcy_vec *more) {
@@ -85,6 +100,7 @@ LLMCY_INLINE void llmcy_tile_store(int rows, int vectors, int part, int lanes, c
     LLMCY_FROM_HERE_ON(c);
     LLMCY_UNROLLED for (int i = 0; i < rows; i++) {
         llmcy_real *row = c + i * c_row;
+        if (LLMCY_IS_WIDE(vectors)) LLMCY_FROM_HERE_ON(row);
         LLMCY_UNROLLED for (int v = 0; v < vectors; v++) {
             llmcy_real *goal = row + v * LLMCY_VEC_LANES;
             llmcy_vec x = acc[i * vectors + v];
@@ -117,10 +133,15 @@ LLMCY_INLINE void llmcy_tile_step(int first, int rows, int vectors, const llmcy_
         }
 }
 
-/* `depth` steps of k, two to a turn of the loop. */
+/* `depth` steps of k: two to a turn of the loop, but one where a step is long enough. */
 LLMCY_INLINE void llmcy_tile_steps(int rows, int vectors, ptrdiff_t depth, const llmcy_real *a,
                                    ptrdiff_t a_row, ptrdiff_t a_col, const llmcy_real *b,
                                    ptrdiff_t b_row, llmcy_vec *acc) {
+    if (LLMCY_IS_WIDE(vectors)) {
+        for (ptrdiff_t k = 0; k < depth; k++)
+            llmcy_tile_step(0, rows, vectors, a + k * a_col, a_row, b + k * b_row, acc);
+        return;
+    }
     LLMCY_UNROLLED_STEPS for (ptrdiff_t k = 0; k < depth; k++) {
         llmcy_tile_step(0, rows, vectors, a, a_row, b, acc);
         a += a_col;

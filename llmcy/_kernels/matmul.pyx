@@ -12,10 +12,13 @@ cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_New
 
 from llmcy._kernels.few_rows cimport FEW_ROWS, few_rows_product
-from llmcy._kernels.gemm cimport BLOCK_K, MORE_ROWS, REPLACE, ROWS, Ending, gemm, gemm_scratch
+from llmcy._kernels.gemm cimport (
+    BLOCK_K, MORE_ROWS, REPLACE, ROWS, Ending, gemm, gemm_scratch, suits_wide_tiles,
+)
 from llmcy._kernels.pool cimport parallel_for
+from llmcy._kernels.strip cimport wide_strips
 from llmcy._kernels.tile cimport PANEL
-from llmcy._kernels.types cimport TILE_ROWS, real
+from llmcy._kernels.types cimport TILE_ROWS, WIDE_ROWS, real
 
 cnp.import_array()
 
@@ -59,6 +62,7 @@ cdef struct Product:
     Py_ssize_t m, n, k
     Py_ssize_t a_batch, a_row, a_col      # steps between elements of a: batch, m and k index
     Py_ssize_t b_batch, b_row, b_col      # of b: batch, k and n index
+    bint one_strip                        # a whole matrix is one strip of wide tiles
     bint split_rows                       # threads share out rows of C, or columns
     Py_ssize_t strip, strips              # width of the smallest share, and shares per matrix
 
@@ -66,7 +70,15 @@ cdef struct Product:
 cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     """Strips lo .. hi-1 of C, counted through the batch; a strip is so many rows or columns."""
     cdef Product* job = <Product*>ctx
-    cdef Py_ssize_t p, first, last, start, stop
+    cdef Py_ssize_t p = lo // job.strips, first, last, start, stop
+    if WIDE_ROWS > 0 and job.one_strip and lo % job.strips == 0 and hi % job.strips == 0:
+        wide_strips(
+            hi // job.strips - p, job.m, job.k,
+            job.a + p * job.a_batch, job.a_batch, job.a_row, job.a_col,
+            job.b + p * job.b_batch, job.b_batch, job.b_row,
+            job.out + p * job.m * job.n, job.m * job.n, job.n,
+        )
+        return
     for p in range(lo // job.strips, (hi - 1) // job.strips + 1):
         first = max(lo - p * job.strips, <Py_ssize_t>0)
         last = min(hi - p * job.strips, job.strips)
@@ -150,6 +162,7 @@ cdef int product(
     if 0 < batch * m <= FEW_ROWS and n >= WIDE and k > 0 and (shared_b or batch == 1) and not transpose_a:
         few_rows_product(job.a, job.b, job.out, batch * m, n, k, transpose_b, n_threads)
         return 0
+    job.one_strip = n == 2 * PANEL and suits_wide_tiles(m, n, k, job.b_col)
     # the longer side is cut; of equal ones that of B, if it has to be transposed
     job.split_rows = m > n or (m == n and not (transpose_b and n % (n_threads * PANEL) == 0))
     job.strip = TILE_ROWS if job.split_rows else PANEL

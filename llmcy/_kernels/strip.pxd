@@ -76,21 +76,6 @@ cdef inline not_inlined strip_of_packed_tiles(
         c += TILE_ROWS * c_row
 
 
-cdef inline not_inlined _wide_tiles(
-    Py_ssize_t tiles, Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
-    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
-) noexcept nogil:
-    if a_row == 1:
-        _strip(
-            WIDE_ROWS, 2 * TILE_VECTORS, tiles, depth, a, WIDE_ROWS, 1, a_col, b, b_row, c, c_row
-        )
-    else:
-        _strip(
-            WIDE_ROWS, 2 * TILE_VECTORS, tiles, depth, a, WIDE_ROWS * a_row, a_row, 1, b, b_row,
-            c, c_row,
-        )
-
-
 cdef inline not_inlined _wide_rest(
     int rows, Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
     const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
@@ -109,14 +94,41 @@ cdef inline not_inlined _wide_rest(
         tile(5, vectors, False, 0, depth, a, a_row, a_col, b, b_row, NULL, 0, c, c_row, False)
 
 
-cdef inline void wide_strip(
-    Py_ssize_t rows, Py_ssize_t depth, const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
-    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
+cdef inline inlined _wide_strips(
+    Py_ssize_t count, Py_ssize_t rows, Py_ssize_t depth,
+    const real* a, Py_ssize_t a_next, Py_ssize_t a_row, Py_ssize_t a_col,
+    const real* b, Py_ssize_t b_next, Py_ssize_t b_row, real* c, Py_ssize_t c_next, Py_ssize_t c_row,
 ) noexcept nogil:
-    """All rows of C, two panels of B wide: A is passed over half as often."""
-    cdef Py_ssize_t tiles = rows // max(WIDE_ROWS, 1), whole = tiles * WIDE_ROWS
-    _wide_tiles(tiles, depth, a, a_row, a_col, b, b_row, c, c_row)
-    if whole < rows:
-        _wide_rest(
-            rows - whole, depth, a + whole * a_row, a_row, a_col, b, b_row, c + whole * c_row, c_row
+    cdef Py_ssize_t i, tiles = rows // max(WIDE_ROWS, 1), whole = tiles * WIDE_ROWS
+    for i in range(count):
+        _strip(
+            WIDE_ROWS, 2 * TILE_VECTORS, tiles, depth, a, WIDE_ROWS * a_row, a_row, a_col, b, b_row,
+            c, c_row,
+        )
+        if whole < rows:
+            _wide_rest(
+                rows - whole, depth, a + whole * a_row, a_row, a_col, b, b_row, c + whole * c_row,
+                c_row,
+            )
+        a += a_next
+        b += b_next
+        c += c_next
+
+
+cdef inline not_inlined wide_strips(
+    Py_ssize_t count, Py_ssize_t rows, Py_ssize_t depth,
+    const real* a, Py_ssize_t a_next, Py_ssize_t a_row, Py_ssize_t a_col,
+    const real* b, Py_ssize_t b_next, Py_ssize_t b_row, real* c, Py_ssize_t c_next, Py_ssize_t c_row,
+) noexcept nogil:
+    """`count` products C = A x B one after the other, each two panels of B wide.
+
+    A is passed over half as often as by other strips.
+    """
+    if a_row == 1:
+        _wide_strips(
+            count, rows, depth, a, a_next, 1, a_col, b, b_next, b_row, c, c_next, c_row
+        )
+    else:
+        _wide_strips(
+            count, rows, depth, a, a_next, a_row, 1, b, b_next, b_row, c, c_next, c_row
         )

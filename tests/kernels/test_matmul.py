@@ -124,6 +124,22 @@ def test_matmul_of_larger_sizes(isa, dtype, layout, shape):
         assert_same_bits(actual, expected)
 
 
+@pytest.mark.parametrize("n", [16, 32, 64])  # a strip of wide tiles in one of the two types
+@pytest.mark.parametrize(("m", "k"), [(3, 0), (6, 9), (40, 33), (65, 64)])
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches_of_narrow_products(isa, dtype, layout, m, k, n, shared):
+    """Whole products follow each other in one loop; threads also begin and end inside of one."""
+    rng = np.random.default_rng(m * n + k)
+    a, b = filled(rng, (5, m, k), dtype), filled(rng, (k, n) if shared else (5, k, n), dtype)
+    expected = np.stack([sequential(a[p], b if shared else b[p]) for p in range(5)])
+    ta = layout == "TN"
+    with _kernels.smallest_chunks():
+        for n_threads in THREADS:
+            actual = matmul(stored(a, ta), b, transpose_a=ta, n_threads=n_threads)
+            assert_same_bits(actual, expected)
+
+
 @settings(max_examples=40)
 @given(
     rows=st.integers(0, 4), positions=st.integers(0, 9), n_in=sizes, n_out=sizes,
