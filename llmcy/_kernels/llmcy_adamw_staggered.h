@@ -36,8 +36,8 @@ LLMCY_INLINE __m512d llmcy_eight_quotients(__m512d x, llmcy_eight_divisor by) {
 }
 LLMCY_INLINE __m512d llmcy_with_sign_of(__m512d x, __m512d magnitudes) {
     const __m512i rest = _mm512_set1_epi64(0x7fffffffffffffffLL);
-    const int choose = 0xca; /* rest ? magnitudes : x, bit by bit */
-    return (__m512d)_mm512_ternarylogic_epi64(rest, (__m512i)magnitudes, (__m512i)x, choose);
+    /* 0xca: rest ? magnitudes : x, bit by bit */
+    return (__m512d)_mm512_ternarylogic_epi64(rest, (__m512i)magnitudes, (__m512i)x, 0xca);
 }
 LLMCY_INLINE __m512d llmcy_eight_of(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
 LLMCY_INLINE void llmcy_put_eight(float *x, __m512d v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
