@@ -9,7 +9,8 @@ float64: a running pair (top, sq) with norm = top * sqrt(sq), from (0, 1).  For 
 float32 (contract for float32, rule 8): the concatenation of all arrays is cut into blocks of 4096
 elements; a block is a binary64 chain of exact squares, and blocks are added in order.
 
-float64 carries its state from one array to the next; in float32 only blocks that span several
+float64 carries its state from one array to the next, and adds side by side where the sum's exponent
+stays (llmcy_chain.h); in float32 only blocks that span several
 arrays are copied.  Blocks that lie in one array may have been summed before, when that array was
 searched for values that are not finite.
 """
@@ -27,24 +28,33 @@ cnp.import_array()
 cdef extern from "llmcy_search.h" nogil:
     bint any_non_finite "llmcy_any_non_finite"(const real* x, Py_ssize_t n)
 
+cdef extern from "llmcy_chain.h" nogil:
+    bint add_scaled_squares "llmcy_add_scaled_squares"(
+        const double* g, Py_ssize_t n, double top, double* sum)
+
 cdef extern from "llmcy_squares.h" nogil:
     enum:
         RUNS "LLMCY_RUNS"
     void sum_squares "llmcy_sum_squares"(const real* const* x, Py_ssize_t n, double* sums)
 
 cdef enum:
-    RATIOS = 64             # elements without a new maximum that are divided side by side
+    SIDE_BY_SIDE = 512      # elements that are divided and added at once, where that is one chain
+    RATIOS = 64             # elements without a new maximum that are divided at once
     NORM_BLOCK = 4096
     FEWEST_RUNS = 3         # for which running side by side pays
 
 
 cdef void scaled_sum(const real* g, Py_ssize_t n, double* top_out, double* sq_out) noexcept nogil:
     """The pair (top, sq) after n more elements."""
-    cdef Py_ssize_t start, stop, i
+    cdef Py_ssize_t start = 0, stop, i
     cdef double a, r, top = top_out[0], sq = sq_out[0]
-    cdef double ratio[RATIOS]
+    cdef double square[RATIOS]
     cdef int grows
-    for start from 0 <= start < n by RATIOS:
+    while start < n:
+        if not IS_F32 and start % SIDE_BY_SIDE == 0 and start + SIDE_BY_SIDE <= n and top > 0.0:
+            if add_scaled_squares(<const double*>g + start, SIDE_BY_SIDE, top, &sq):
+                start += SIDE_BY_SIDE
+                continue
         stop = min(start + RATIOS, n)
         grows = top == 0.0
         for i in range(start, stop):
@@ -65,9 +75,10 @@ cdef void scaled_sum(const real* g, Py_ssize_t n, double* top_out, double* sq_ou
             # a zero adds a zero here, which is the same as skipping it: sq >= 1
             for i in range(start, stop):
                 r = fabs(g[i]) / top
-                ratio[i - start] = r * r
+                square[i - start] = r * r
             for i in range(stop - start):
-                sq = sq + ratio[i]
+                sq = sq + square[i]
+        start = stop
     top_out[0] = top
     sq_out[0] = sq
 

@@ -44,6 +44,30 @@ def test_long_arrays(dtype, sizes, growing):
     check_norm(arrays)
 
 
+@settings(max_examples=40)
+@given(
+    data=st.data(),
+    exponent=st.sampled_from([0, -23, -24, -25, -26, -27, -540, -1060]),
+    bits=st.integers(1, 20),
+    largest=st.integers(1, 40),
+)
+def test_squares_that_lie_between_two_numbers(data, exponent, bits, largest):
+    """Terms are odd multiples of half of the sum's last bit, if that is an even power of two."""
+    rng = np.random.default_rng(data.draw(seeds))
+    x = np.ldexp(rng.integers(0, 2**bits, 5000).astype(np.float64), exponent)
+    x[data.draw(st.integers(0, 600)) :][:largest] = 1.0
+    check_norm([x[:1300], x[1300:]])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 511, 512, 700, 2047])
+def test_a_bad_value_anywhere_in_a_long_array(isa, value, place):
+    x = np.random.default_rng(1).standard_normal(2048)
+    x[place] = value
+    with pytest.raises(NonFiniteError, match=f"flat index {place}$"):
+        kernels.grad_norm([x])
+
+
 @settings(max_examples=15)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 255, 256, 4095, 4096, 4097, 9000]), max_size=24),
