@@ -9,10 +9,9 @@ float64: a running pair (top, sq) with norm = top * sqrt(sq), from (0, 1).  For 
 float32 (contract for float32, rule 8): the concatenation of all arrays is cut into blocks of 4096
 elements; a block is a binary64 chain of exact squares, and blocks are added in order.
 
-float64 carries its state from one array to the next, and adds side by side where the sum's exponent
-stays (llmcy_chain.h); in float32 only blocks that span several
-arrays are copied.  Blocks that lie in one array may have been summed before, when that array was
-searched for values that are not finite.
+float64 carries its state from one array to the next, and adds side by side while the sum's exponent
+stays (llmcy_chain.h).  In float32 only blocks that span several arrays are copied.  Blocks that lie
+in one array may have been summed before, when that array was searched for values that are not finite.
 """
 
 cimport numpy as cnp

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -75,9 +76,7 @@ class BlockSums:
 
     def of(self, arrays: tuple[Array, ...]) -> tuple[NDArray[np.float64], ...]:
         """The sums of each array, or nothing if these are other arrays."""
-        if len(arrays) != len(self._arrays):
-            return ()
-        same = all(x is own for x, own in zip(arrays, self._arrays, strict=True))
+        same = len(arrays) == len(self._arrays) and all(map(is_, arrays, self._arrays))
         return self._sums if same else ()
 
 
