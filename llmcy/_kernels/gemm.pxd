@@ -30,6 +30,7 @@ cdef enum:
     # A panel of B, BLOCK_K deep, stays in the first-level cache while it meets BLOCK_M rows of A,
     # which stay in the second level.
     BLOCK_K = 512
+    ONE_BLOCK_K = 768         # a product this deep is not cut in two, if C is only stored
     BLOCK_M = 96
     BLOCK_N = 1024
     SMALL_OPERAND = 10000     # elements; so few stay in cache and are read where they lie
@@ -209,7 +210,7 @@ cdef inline size_t gemm_scratch(
     Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, Ending ending, Py_ssize_t row_length
 ) noexcept nogil:
     """Bytes of scratch that `gemm` needs for a product up to this size."""
-    cdef size_t depth = min(k, <Py_ssize_t>BLOCK_K)
+    cdef size_t depth = min(k, <Py_ssize_t>(ONE_BLOCK_K if ending == REPLACE else BLOCK_K))
     cdef size_t height = min(m, <Py_ssize_t>BLOCK_M) + TILE_ROWS
     cdef size_t width = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
     cdef size_t partial = m * width if ending != REPLACE and row_length > BLOCK_K else 0
@@ -354,8 +355,9 @@ cdef inline void gemm(
     g.c, g.c_row = c, c_row
     g.ending, g.row_length = ending, row_length if ending != REPLACE else k
     g.two_level = g.row_length < SHORT_CHAIN and ending != REPLACE
-    g.simple = ending == REPLACE and k <= BLOCK_K
-    g.pack_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small
+    g.simple = ending == REPLACE and k <= ONE_BLOCK_K
+    # rows of A are read where they lie: their lines are used one after the other, and soon
+    g.pack_a = m >= 2 * TILE_ROWS and n >= 4 * PANEL and not small and not (g.simple and a_col == 1)
     g.pack_b = b_col != 1 or (m >= PACK_B_FROM_ROWS and not small)
 
     max_height = even_blocks(m, BLOCK_M, TILE_ROWS)
@@ -364,7 +366,7 @@ cdef inline void gemm(
     elif m <= STREAM_ROWS and n >= BLOCK_N and b_col == 1 and ending == REPLACE:
         max_depth = even_blocks(k, STREAM_K, 1)  # long pieces of B's rows, each used once or twice
     else:
-        max_depth = even_blocks(k, BLOCK_K, 1)
+        max_depth = k if g.simple else even_blocks(k, BLOCK_K, 1)
     g.partial_row = whole_panels(min(n, <Py_ssize_t>BLOCK_N))
     g.packed_b = <real*>scratch
     g.packed_a = g.packed_b + g.partial_row * max_depth
