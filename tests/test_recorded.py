@@ -13,6 +13,7 @@ from llmcy._kernels import memory
 from llmcy._threads import num_threads, set_num_threads
 from llmcy.config import ModelConfig
 from llmcy.errors import AutodiffError, ModelError
+from llmcy.kernels import recording as recording_module
 from llmcy.model import Decoder
 from llmcy.optim import AdamW, AdamWConfig, clip_grad_norm
 from llmcy.recorded import RecordedStep
@@ -106,6 +107,22 @@ def test_what_a_repeated_step_knows_of_the_norm(changes, rows: int | None) -> No
     first.grad = np.ones_like(first.data)
     step.run(*pair, rows=rows)  # adds to what is there
     assert step.sums is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_products_may_ask_for_what_the_next_one_reads(dtype: str, monkeypatch) -> None:
+    monkeypatch.setattr(recording_module, "FAR", 0)
+    for isa in available_isas():
+        with _kernels.use_isa(isa):
+            a, b = model(dtype, vocab_size=300), model(dtype, vocab_size=300)
+            step = RecordedStep(b)
+            rng = np.random.default_rng(0)
+            for _ in range(3):
+                pair = batch(rng, rows=17, tokens=7)
+                assert ordinary(a, *pair) == step.run(*pair)
+                assert gradients(a) == gradients(b)
+                for m in (a, b):
+                    m.zero_grad()
 
 
 def test_nothing_is_known_of_the_norm_in_float64() -> None:

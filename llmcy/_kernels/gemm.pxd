@@ -4,7 +4,9 @@
 # row-major with c_row elements between rows.  A sum over k that is cut into blocks is one chain
 # still, because the partial sums are reloaded as accumulators (numerics contract, section 14).
 
-from llmcy._kernels.strip cimport strip_of_packed_tiles, strip_of_tiles, wide_strips
+from llmcy._kernels.strip cimport (
+    Ahead, strip_asking_ahead, strip_of_packed_tiles, strip_of_tiles, wide_strips,
+)
 from llmcy._kernels.tile cimport PANEL, any_tile, any_two_level_tile, inlined, load_part, prefetch
 from llmcy._kernels.types cimport (
     TILE_ROWS, TILE_VECTORS, VEC_LANES, WIDE_ROWS, real, vec, vec_load, vec_store, vec_zero,
@@ -65,6 +67,7 @@ cdef struct Gemm:
     real* packed_b            # panels of (depth, PANEL)
     real* partial             # unfinished chains of a long row, apart from the sums they join
     Py_ssize_t partial_row
+    Ahead* ahead              # asked for by strips of a simple product
 
 
 cdef inline Py_ssize_t whole_panels(Py_ssize_t columns) noexcept nogil:
@@ -235,7 +238,10 @@ cdef inline void tiles_of_product(
     cdef int rows = min(height, <Py_ssize_t>TILE_ROWS)
     cdef bint add = g.ending == MORE_ROWS or (g.ending == ROWS and first_k >= g.row_length)
     if g.simple and tiles > 0 and columns == PANEL:
-        strip_of_tiles(tiles, depth, a, a_next, a_row, a_col, b, b_row, c, g.c_row)
+        if a_col == 1 and g.ahead != NULL and g.ahead.at < g.ahead.end:
+            strip_asking_ahead(tiles, depth, a, a_next, a_row, b, b_row, c, g.c_row, g.ahead)
+        else:
+            strip_of_tiles(tiles, depth, a, a_next, a_row, a_col, b, b_row, c, g.c_row)
         return
     if g.partial != NULL:     # of one long row
         if first_k > 0:
@@ -325,7 +331,7 @@ cdef inline void gemm(
     Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
     const real* a, Py_ssize_t a_row, Py_ssize_t a_col,
     const real* b, Py_ssize_t b_row, Py_ssize_t b_col,
-    real* c, Py_ssize_t c_row, Ending ending, Py_ssize_t row_length, char* scratch,
+    real* c, Py_ssize_t c_row, Ending ending, Py_ssize_t row_length, char* scratch, Ahead* ahead,
 ) noexcept nogil:
     """C (m, n) = A (m, k) x B (k, n).
 
@@ -353,6 +359,7 @@ cdef inline void gemm(
     g.a, g.a_row, g.a_col = a, a_row, a_col
     g.b, g.b_row, g.b_col = b, b_row, b_col
     g.c, g.c_row = c, c_row
+    g.ahead = ahead
     g.ending, g.row_length = ending, row_length if ending != REPLACE else k
     g.two_level = g.row_length < SHORT_CHAIN and ending != REPLACE
     g.simple = ending == REPLACE and k <= ONE_BLOCK_K

@@ -16,6 +16,7 @@ def matmul(
     transpose_b: bool,
     shared_b: bool,
     n_threads: int,
+    ahead: NDArray[Any] | None = None,
 ) -> None: ...
 def matmul_d_weight(
     x: NDArray[Any],

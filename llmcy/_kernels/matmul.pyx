@@ -16,7 +16,7 @@ from llmcy._kernels.gemm cimport (
     BLOCK_K, MORE_ROWS, REPLACE, ROWS, Ending, gemm, gemm_scratch, suits_wide_tiles,
 )
 from llmcy._kernels.pool cimport parallel_for
-from llmcy._kernels.strip cimport wide_strips
+from llmcy._kernels.strip cimport Ahead, wide_strips
 from llmcy._kernels.tile cimport PANEL
 from llmcy._kernels.types cimport TILE_ROWS, WIDE_ROWS, real
 
@@ -65,12 +65,14 @@ cdef struct Product:
     bint one_strip                        # a whole matrix is one strip of wide tiles
     bint split_rows                       # threads share out rows of C, or columns
     Py_ssize_t strip, strips              # width of the smallest share, and shares per matrix
+    Ahead ahead
 
 
 cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     """Strips lo .. hi-1 of C, counted through the batch; a strip is so many rows or columns."""
     cdef Product* job = <Product*>ctx
     cdef Py_ssize_t p = lo // job.strips, first, last, start, stop
+    cdef Ahead ahead = job.ahead    # each thread has a cache of its own
     if WIDE_ROWS > 0 and job.one_strip and lo % job.strips == 0 and hi % job.strips == 0:
         wide_strips(
             hi // job.strips - p, job.m, job.k,
@@ -89,7 +91,7 @@ cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) 
                 stop - start, job.n, job.k,
                 job.a + p * job.a_batch + start * job.a_row, job.a_row, job.a_col,
                 job.b + p * job.b_batch, job.b_row, job.b_col,
-                job.out + (p * job.m + start) * job.n, job.n, REPLACE, 0, scratch,
+                job.out + (p * job.m + start) * job.n, job.n, REPLACE, 0, scratch, &ahead,
             )
         else:
             stop = min(last * job.strip, job.n)
@@ -97,7 +99,7 @@ cdef void _product_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) 
                 job.m, stop - start, job.k,
                 job.a + p * job.a_batch, job.a_row, job.a_col,
                 job.b + p * job.b_batch + start * job.b_col, job.b_row, job.b_col,
-                job.out + p * job.m * job.n + start, job.n, REPLACE, 0, scratch,
+                job.out + p * job.m * job.n + start, job.n, REPLACE, 0, scratch, &ahead,
             )
 
 
@@ -125,6 +127,7 @@ cdef void _weight_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) n
         gemm(
             last_row - first_row, last - first, job.B * T, job.x + first_row, 1, n_in,
             job.d_y + first, n_out, 1, job.out + first_row * n_out + first, n_out, ending, T, scratch,
+            NULL,
         )
         return
     for i from first_row <= i < last_row by MOST_ROWS:
@@ -140,17 +143,20 @@ cdef void _weight_part(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) n
                 gemm(
                     height, last - first, T, job.x + b * T * n_in + i, 1, n_in,
                     job.d_y + b * T * n_out + first, n_out, 1, out, n_out, ending, T, scratch,
+                    NULL,
                 )
                 ending = MORE_ROWS
 
 
-cdef int product(
+cdef int product_asking_ahead(
     const void* a, const void* b, void* out,  # IN, IN, OUT
     Py_ssize_t batch, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
     bint transpose_a, bint transpose_b, bint shared_b, int n_threads,
+    const char* ahead, Py_ssize_t ahead_bytes,
 ) noexcept nogil:
     """`matmul` below on plain memory; not 0 if there was none for the scratch buffers."""
     cdef Product job
+    job.ahead.at, job.ahead.end = ahead, ahead + ahead_bytes
     job.a, job.b, job.out = <const real*>a, <const real*>b, <real*>out
     job.m, job.n, job.k = m, n, k
     job.a_batch, job.a_row, job.a_col = m * k, 1 if transpose_a else k, m if transpose_a else 1
@@ -174,6 +180,16 @@ cdef int product(
     )
 
 
+cdef int product(
+    const void* a, const void* b, void* out,
+    Py_ssize_t batch, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
+    bint transpose_a, bint transpose_b, bint shared_b, int n_threads,
+) noexcept nogil:
+    return product_asking_ahead(
+        a, b, out, batch, m, n, k, transpose_a, transpose_b, shared_b, n_threads, NULL, 0
+    )
+
+
 entry = PyCapsule_New(<void*>product, "llmcy.product", NULL)  # for front.pyx
 
 
@@ -181,16 +197,22 @@ def matmul(
     cnp.ndarray a, cnp.ndarray b, cnp.ndarray out,  # IN, IN, OUT
     Py_ssize_t batch, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
     bint transpose_a, bint transpose_b, bint shared_b, int n_threads,
+    cnp.ndarray ahead=None,
 ):
     """out (batch, m, n) = a (batch, m, k) x b (batch, k, n).
 
     A transposed operand is stored (k, m), or (n, k); with shared_b one b serves all the batch.
+    `ahead` is what a later product will read: it is asked for meanwhile.
     """
     cdef int status
+    cdef const char* next_read = NULL
+    cdef Py_ssize_t nbytes = 0
+    if ahead is not None:
+        next_read, nbytes = <const char*>cnp.PyArray_DATA(ahead), cnp.PyArray_NBYTES(ahead)
     with nogil:
-        status = product(
+        status = product_asking_ahead(
             cnp.PyArray_DATA(a), cnp.PyArray_DATA(b), cnp.PyArray_DATA(out),
-            batch, m, n, k, transpose_a, transpose_b, shared_b, n_threads,
+            batch, m, n, k, transpose_a, transpose_b, shared_b, n_threads, next_read, nbytes,
         )
     if status:
         raise MemoryError("matmul: no memory for the threads' scratch buffers")

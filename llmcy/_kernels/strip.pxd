@@ -15,14 +15,40 @@ cdef extern from *:
     """
     ctypedef void not_inlined "LLMCY_NOT_INLINED"
 
+cdef extern from *:
+    """
+    #define LLMCY_FAR_PREFETCH(address) __builtin_prefetch(address, 0, 2) /* second-level cache */
+    """
+    void far_prefetch "LLMCY_FAR_PREFETCH"(const void* address) nogil
+
+cdef enum:
+    LINE_BYTES = 64
+    LINES_A_TILE = 16       # few enough to be asked for without waiting
+
+# Memory that a later product will read: while this one computes, its way to the cache costs nothing.
+cdef struct Ahead:
+    const char* at
+    const char* end
+
+
+cdef inline void ask_ahead(Ahead* ahead) noexcept nogil:
+    """Ask for some more lines; each time between two tiles."""
+    cdef int line
+    if ahead.at < ahead.end:
+        for line in range(LINES_A_TILE):
+            far_prefetch(ahead.at + line * LINE_BYTES)
+        ahead.at += LINES_A_TILE * LINE_BYTES
+
 
 cdef inline inlined _strip(
     const int rows, const int vectors, Py_ssize_t tiles, Py_ssize_t depth,
     const real* a, Py_ssize_t a_next, Py_ssize_t a_row, Py_ssize_t a_col,
-    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row,
+    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row, Ahead* ahead,
 ) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(tiles):
+        if ahead != NULL:
+            ask_ahead(ahead)
         tile(rows, vectors, False, 0, depth, a, a_row, a_col, b, b_row, NULL, 0, c, c_row, False)
         a += a_next
         c += rows * c_row
@@ -38,9 +64,17 @@ cdef inline not_inlined strip_of_tiles(
     One stride of A is 1: told so, GCC makes no second copy of each loop for it.
     """
     if a_row == 1:
-        _strip(TILE_ROWS, TILE_VECTORS, tiles, depth, a, a_next, 1, a_col, b, b_row, c, c_row)
+        _strip(TILE_ROWS, TILE_VECTORS, tiles, depth, a, a_next, 1, a_col, b, b_row, c, c_row, NULL)
     else:
-        _strip(TILE_ROWS, TILE_VECTORS, tiles, depth, a, a_next, a_row, 1, b, b_row, c, c_row)
+        _strip(TILE_ROWS, TILE_VECTORS, tiles, depth, a, a_next, a_row, 1, b, b_row, c, c_row, NULL)
+
+
+cdef inline not_inlined strip_asking_ahead(
+    Py_ssize_t tiles, Py_ssize_t depth, const real* a, Py_ssize_t a_next, Py_ssize_t a_row,
+    const real* b, Py_ssize_t b_row, real* c, Py_ssize_t c_row, Ahead* ahead,
+) noexcept nogil:
+    """The same of rows of A, asking for other memory between the tiles."""
+    _strip(TILE_ROWS, TILE_VECTORS, tiles, depth, a, a_next, a_row, 1, b, b_row, c, c_row, ahead)
 
 
 cdef inline not_inlined strip_of_packed_tiles(
@@ -103,7 +137,7 @@ cdef inline inlined _wide_strips(
     for i in range(count):
         _strip(
             WIDE_ROWS, 2 * TILE_VECTORS, tiles, depth, a, WIDE_ROWS * a_row, a_row, a_col, b, b_row,
-            c, c_row,
+            c, c_row, NULL,
         )
         if whole < rows:
             _wide_rest(

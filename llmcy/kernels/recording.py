@@ -28,6 +28,7 @@ __all__ = ["RecordedCalls", "Recording"]
 Array = NDArray[Any]
 Call = tuple[Callable[..., Any], tuple[Any, ...], Any]
 
+FAR = 2**17  # bytes of a matrix from which a product asks for the one that the next one will read
 SMALL = 512  # elements up to which searches for non-finite values are put off and made together
 
 PASSING_ON = frozenset(
@@ -202,7 +203,7 @@ class Recording:
         if self._workspace.in_use != len(kept):
             return None
         return RecordedCalls(
-            _searches_together(calls),
+            _asking_ahead(_searches_together(calls)),
             self._workspace,
             self._nbytes(),
             self._isa,
@@ -286,3 +287,18 @@ def _searches_together(calls: list[Call]) -> list[Call]:
         search = _kernels.for_dtype(dtype).elementwise.first_with_non_finite
         kept.append((search, (tuple(arrays.values()),), -1))
     return kept
+
+
+def _asking_ahead(calls: list[Call]) -> list[Call]:
+    """Let each product ask for the right-hand matrix of the next one, as a rule a weight, which it
+    would wait for: all that a step with few rows pays for weights is their way from memory."""
+    asking: list[Call] = []
+    ahead: Array | None = None
+    for function, arguments, result in reversed(calls):
+        if function.__name__ == "matmul":
+            b = arguments[1]
+            if ahead is not None:
+                arguments = (*arguments, ahead)
+            ahead = b if b.nbytes >= FAR else None
+        asking.append((function, arguments, result))
+    return asking[::-1]

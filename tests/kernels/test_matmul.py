@@ -125,6 +125,20 @@ def test_matmul_of_larger_sizes(isa, dtype, layout, shape):
         assert_same_bits(actual, expected)
 
 
+@pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
+def test_asking_for_other_memory_leaves_the_bits(isa, dtype, size):
+    rng = np.random.default_rng(size)
+    a, b = filled(rng, (130, 200), dtype), filled(rng, (200, 150), dtype)
+    expected = matmul(a, b)
+    ahead = np.zeros(size, dtype)
+    for n_threads in THREADS:
+        out = np.empty_like(expected)
+        _kernels.for_dtype(np.dtype(dtype)).matmul.matmul(
+            a, b, out, 1, 130, 150, 200, False, False, True, n_threads, ahead
+        )
+        assert_same_bits(out, expected)
+
+
 @pytest.mark.parametrize("n", [16, 32, 64])  # a strip of wide tiles in one of the two types
 @pytest.mark.parametrize(("m", "k"), [(3, 0), (6, 9), (40, 33), (65, 64)])
 @pytest.mark.parametrize("layout", ["NN", "TN"])
