@@ -16,7 +16,7 @@ cdef extern from "llmcy_transpose.h" nogil:
     # out[c * out_step + r] = x[r * stride + c] for VEC_LANES rows r and columns c
     void square_to "llmcy_square_to"(
         const real* x, Py_ssize_t stride, const real* ahead, real* out, Py_ssize_t out_step)
-    # out[c * TILE_ROWS + r] = x[r * stride + c] for VEC_LANES columns, if TILE_ROWS is a power of two
+    # out[c * TILE_ROWS + r] = x[r * stride + c] for VEC_LANES columns; TILE_ROWS a power of two
     void tile_rows_to "llmcy_tile_rows_to"(
         const real* x, Py_ssize_t stride, const real* ahead, real* out)
 
@@ -336,7 +336,8 @@ cdef inline void gemm(
     """C (m, n) = A (m, k) x B (k, n).
 
     With ROWS and MORE_ROWS, k is any number of rows of `row_length` positions, or one longer than
-    BLOCK_K.  One of the strides of A, and one of B, is 1.
+    BLOCK_K.  One of the strides of A, and one of B, is 1.  `ahead`, unless it is NULL, is asked for
+    meanwhile.
     """
     cdef Gemm g
     cdef Py_ssize_t i, j, first_k, depth, width, max_depth, max_height

@@ -1,10 +1,10 @@
 /* A chain of additions, sum = ((sum + x[0]) + x[1]) + ..., each rounded to binary64, side by side.
  *
- * While the sum stays in [c, 2 c), c a power of two, all its values are multiples of u = ulp(c), and
- * an addition does nothing but round its term to one: RN(sum + x) = sum + r(x).  r(x) depends on the
- * sum only if x lies exactly between two multiples, where the even one of the results is taken.  Since
- * c itself is an even multiple, r(x) = (x + c) - c for 0 <= x <= c.  Multiples of u below 2 c are added
- * exactly, in any order; so the sum at the end is that of the chain.
+ * While the sum stays in [c, 2 c), c a power of two, all its values are multiples of u = ulp(c),
+ * and an addition does nothing but round its term to one: RN(sum + x) = sum + r(x).  r(x) depends
+ * on the sum only if x lies exactly between two multiples, where the even one of the results is
+ * taken.  Since c itself is an even multiple, r(x) = (x + c) - c for 0 <= x <= c.  Multiples of u
+ * below 2 c are added exactly, in any order; so the sum at the end is that of the chain.
  */
 #ifndef LLMCY_CHAIN_H
 #define LLMCY_CHAIN_H
