@@ -25,6 +25,10 @@ from llmcy.bench.record import Measurement, write_results
 
 SUITES = ("gemm", "kernels", "steps", "scaling")
 
+# Seconds of a sample where sizes of ours are compared.  Other processes run in between and take the
+# caches: in a sample of a single step, a small batch would pay for that and a large one would not.
+EVEN_SAMPLE = 0.4
+
 
 class Comparison:
     """Measures suites, prints each figure as it comes, and keeps all of them."""
@@ -96,7 +100,7 @@ class Comparison:
             for name, case, count in zip(names or cases, cases, threads, strict=True):
                 entries[name] = Side("llmcy")
                 request = {"kind": "step", "name": case, "dtype": dtype, "threads": count}
-                entries[name].ask(build=request)
+                entries[name].ask(build=request, shortest=EVEN_SAMPLE)
             return take_turns(entries, self.asked.rounds, gap=max(threads) > 1)
         finally:
             for side in entries.values():

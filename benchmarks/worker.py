@@ -3,8 +3,9 @@
 It reads one JSON request a line and answers each with one JSON line:
 
 ``{"build": {"kind": ..., "name": ..., "dtype": ..., "threads": ...}}``
-    makes a subject, runs it a few times and finds how often to repeat it in one sample; the answer
-    sums up the result of the first call;
+    makes a subject, runs it a few times and finds how often to repeat it in one sample, which takes
+    at least ``"shortest"`` seconds if they are given; the answer sums up the result of the first
+    call;
 ``{"run": n}``
     takes n samples; the answer is a list of (seconds by the clock, seconds of processor time), both
     for one call;
@@ -41,17 +42,17 @@ class Worker:
             gc.collect()
             self.subject = build(self.library, **request["build"])
             result = summary(self.subject())  # at once: some subjects work in place
-            self.warm_up()
+            self.warm_up(request.get("shortest", SHORTEST_SAMPLE))
             return {"calls": self.calls, "result": result}
         return [self.sample() for _ in range(request["run"])]
 
-    def warm_up(self) -> None:
+    def warm_up(self, shortest: float) -> None:
         """Run until times settle, and choose the number of calls of a sample."""
         self.calls = 1
         self.sample()
         self.sample()
-        while (seconds := self.sample()[0] * self.calls) < SHORTEST_SAMPLE:
-            self.calls = max(self.calls + 1, int(self.calls * SHORTEST_SAMPLE / seconds))
+        while (seconds := self.sample()[0] * self.calls) < shortest:
+            self.calls = max(self.calls + 1, int(self.calls * shortest / seconds))
 
     def sample(self) -> tuple[float, float]:
         assert self.subject is not None
