@@ -37,9 +37,10 @@ LLMCY_INLINE llmcy_sign llmcy_overflow_real(double x) { return llmcy_overflow(x)
 #endif
 
 /* `divided`: whether the divisor is another than 1, whose quotient is the gradient.
- * `quick`: everything is known to be finite, and v is divided without the divider, which is what
- * bounds the loop.  (To spare it m as well takes as many instructions as it saves time.) */
-LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided, int quick,
+ * `quick`: v is divided without the divider, which is what bounds the loop.  (To spare it m as well
+ * takes as many instructions as it saves time.)
+ * `checked`: whether somebody asks if everything is finite. */
+LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided, int quick, int checked,
                                   const llmcy_real *param, const llmcy_real *grad,
                                   const llmcy_real *first, const llmcy_real *second,
                                   llmcy_real *new_param, llmcy_real *new_first,
@@ -58,10 +59,11 @@ LLMCY_INLINE int llmcy_adamw_loop(const llmcy_adamw_rule *given, int divided, in
         double step = rule.lr * ((m / rule.c1) / (sqrt(vh) + rule.eps));
         llmcy_real next = (llmcy_real)((p - step) - rule.decay * p);
         llmcy_real next_m = (llmcy_real)m, next_v = (llmcy_real)v;
-        if (!quick) {
+        if (checked) {
             /* A line that is not finite shows in one of these four: all others reach p' or v',
-             * except that an infinite vh would hide in a direction of zero. */
-            inner |= llmcy_overflow(vh);
+             * except that an infinite vh would hide in a direction of zero.  Where division is quick,
+             * vh is infinite only with v. */
+            if (!quick) inner |= llmcy_overflow(vh);
             stored |= llmcy_overflow_real(next) | llmcy_overflow_real(next_m) |
                       llmcy_overflow_real(next_v);
         }
@@ -79,19 +81,24 @@ static int llmcy_adamw_update(const llmcy_adamw_rule *rule, int known_finite,
                               const llmcy_real *first, const llmcy_real *second,
                               llmcy_real *new_param, llmcy_real *new_first,
                               llmcy_real *new_second, ptrdiff_t n) {
-#define LLMCY_UPDATE(divided, quick)                                                               \
-    llmcy_adamw_loop(rule, divided, quick, param, grad, first, second, new_param, new_first,        \
-                     new_second, n)
-    if (known_finite && llmcy_divides_quickly(rule)) {
+#define LLMCY_UPDATE(divided, quick, checked)                                                      \
+    llmcy_adamw_loop(rule, divided, quick, checked, param, grad, first, second, new_param,          \
+                     new_first, new_second, n)
+    int bad = 0;
+    if (!llmcy_divides_quickly(rule))
+        return rule->divisor == 1.0 ? LLMCY_UPDATE(0, 0, 1) : LLMCY_UPDATE(1, 0, 1);
 #if LLMCY_STAGGERED
-        ptrdiff_t done = llmcy_adamw_staggered(rule, param, grad, first, second, new_param,
-                                               new_first, new_second, n);
-        param += done, grad += done, first += done, second += done;
-        new_param += done, new_first += done, new_second += done, n -= done;
+#define LLMCY_UPDATE_MOST(seen)                                                                    \
+    llmcy_adamw_staggered(rule, param, grad, first, second, new_param, new_first, new_second, n,    \
+                          seen)
+    llmcy_seen seen = {{0}};
+    ptrdiff_t done = known_finite ? LLMCY_UPDATE_MOST(NULL) : LLMCY_UPDATE_MOST(&seen);
+    bad = llmcy_saw_non_finite(seen);
+    param += done, grad += done, first += done, second += done;
+    new_param += done, new_first += done, new_second += done, n -= done;
+#undef LLMCY_UPDATE_MOST
 #endif
-        return LLMCY_UPDATE(0, 1);
-    }
-    return rule->divisor == 1.0 ? LLMCY_UPDATE(0, 0) : LLMCY_UPDATE(1, 0);
+    return bad | (known_finite ? LLMCY_UPDATE(0, 1, 0) : LLMCY_UPDATE(0, 1, 1));
 #undef LLMCY_UPDATE
 }
 #endif

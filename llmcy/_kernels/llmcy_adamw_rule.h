@@ -14,7 +14,8 @@ typedef struct {
  * differs from x / c by 2**-104 of it before it is rounded, so q is one of the two neighbours of x / c.
  * The remainder x - q * c is then exact, and one more step in its direction rounds correctly
  * (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
- * That holds for x = 0, and where neither x nor the remainder comes near the limits of the exponent. */
+ * That holds for x = 0, and where neither x nor the remainder comes near the limits of the exponent.
+ * From an infinity or a NaN comes a NaN. */
 #if LLMCY_IS_F32 && (defined(__FMA__) || defined(__aarch64__))
 #define LLMCY_QUICK_DIVISION 1
 #else

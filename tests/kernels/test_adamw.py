@@ -131,15 +131,25 @@ def test_the_first_line_that_is_not_finite_is_reported(isa, values, change, stag
         assert not np.isfinite(found.value)
 
 
+FAILURES_OF_FLOAT32 = [  # values of one element, what to change, and the stage that names it
+    ((0.0, 0.0, 3e38, 0.0), {"eps": 1e-6}, "parameter"),
+    ((0.0, 3e38, 0.0, 0.0), {"eps": 1e-6}, "second_moment"),
+    ((0.0, 3e38, 0.0, 1.0),
+     {"multiplier": 4.0, "beta1": 0.0, "beta2": 1.0, "eps": 1.0, "lr": 1e-6}, "first_moment"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "at"), [(3, 0), (100, 57), (100, 98)])
 @pytest.mark.parametrize(
-    ("values", "stage"),
-    [((0.0, 0.0, 3e38, 0.0), "parameter"), ((0.0, 3e38, 0.0, 0.0), "second_moment")],
-    ids=["parameter", "second_moment"],
+    ("values", "change", "stage"), FAILURES_OF_FLOAT32, ids=[f[2] for f in FAILURES_OF_FLOAT32]
 )
-def test_values_that_only_float32_cannot_hold_are_reported(isa, values, stage):
-    arrays = [np.full(3, value, np.float32) for value in values]
-    found = kernels.adamw_update(*arrays, **(RULE | {"eps": 1e-6})).problem
-    assert (found.index, found.stage, abs(found.value)) == (0, stage, np.inf)
+def test_values_that_only_float32_cannot_hold_are_reported(isa, values, change, stage, n, at):
+    arrays = state(9, (n,), np.float32)
+    assert kernels.adamw_update(*arrays, **(RULE | change)).problem is None
+    for array, value in zip(arrays, values, strict=True):
+        array[at] = value
+    found = kernels.adamw_update(*arrays, **(RULE | change)).problem
+    assert (found.index, found.stage, abs(found.value)) == (at, stage, np.inf)
 
 
 def test_results_can_go_to_given_arrays(isa, dtype):
