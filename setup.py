@@ -48,6 +48,7 @@ PLAIN_MODULES = [  # integers and plumbing: one build
     "memory",
     "pool",
     "rng",
+    "scalars",
 ]
 
 # Sums in any order and products fused into them: results are then no longer the contract's. Only

@@ -61,9 +61,9 @@ cdef double ENORMOUS_STORED = 1e38 if IS_F32 else 1e300
 
 cdef extern from "llmcy_adamw.h" nogil:
     ctypedef struct Rule "llmcy_adamw_rule":
-        double beta1, beta2, one_minus_beta1, one_minus_beta2
-        double c1, c2, lr, eps, decay
-        double divisor, multiplier
+        double beta1, beta2, c1, c2, lr, eps, weight_decay, divisor, multiplier
+        double one_minus_beta1, one_minus_beta2, decay
+    Rule with_derived "llmcy_with_derived"(const Rule* given)
     ctypedef struct Divisor "llmcy_divisor":
         pass
     Divisor divisor_of "llmcy_divisor_of"(double c)
@@ -104,30 +104,40 @@ cdef inline void stages(
 
 cdef void _update(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
+    cdef Rule rule = with_derived(&job.rule)
     if update_loop(
-        &job.rule, job.known_finite, job.param + lo, job.grad + lo, job.first + lo,
+        &rule, job.known_finite, job.param + lo, job.grad + lo, job.first + lo,
         job.second + lo, job.new_param + lo, job.new_first + lo, job.new_second + lo,
         hi - lo,
     ):
         job.bad = 1
 
 
-cdef int _first_bad(const Job* job, Py_ssize_t n, Py_ssize_t* index, double* value) noexcept nogil:
-    """The stage of the first line that is not finite, or -1."""
+# The first line that is not finite.
+cdef struct Found:
+    const Job* job
+    Py_ssize_t index    # OUT, like the others
+    int stage
+    double value
+
+
+cdef void _first_bad(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    """Of elements lo .. hi-1, all on one thread."""
+    cdef Found* found = <Found*>ctx
+    cdef const Job* job = found.job
+    cdef Rule rule = with_derived(&job.rule)
     cdef double s[STAGES]
     cdef Py_ssize_t i
     cdef int k
-    for i in range(n):
-        stages(&job.rule, job.param[i], job.grad[i], job.first[i], job.second[i], s)
+    for i in range(lo, hi):
+        stages(&rule, job.param[i], job.grad[i], job.first[i], job.second[i], s)
         s[1] = s[1] if is_finite_real(<real>s[1]) else <double>(<real>s[1])     # as stored
         s[3] = s[3] if is_finite_real(<real>s[3]) else <double>(<real>s[3])
         s[9] = s[9] if is_finite_real(<real>s[9]) else <double>(<real>s[9])
         for k in range(STAGES):
             if not is_finite(s[k]):
-                index[0] = i
-                value[0] = s[k]
-                return k
-    return -1
+                found.index, found.stage, found.value = i, k, s[k]
+                return
 
 
 cdef Rule _rule(
@@ -137,15 +147,14 @@ cdef Rule _rule(
     cdef Rule rule
     rule.beta1 = beta1
     rule.beta2 = beta2
-    rule.one_minus_beta1 = 1.0 - beta1
-    rule.one_minus_beta2 = 1.0 - beta2
     rule.c1 = correction1
     rule.c2 = correction2
     rule.lr = lr
     rule.eps = eps
-    rule.decay = lr * weight_decay
+    rule.weight_decay = weight_decay
     rule.divisor = divisor
     rule.multiplier = multiplier
+    rule.one_minus_beta1 = rule.one_minus_beta2 = rule.decay = 0.0  # derived in every chunk
     return rule
 
 
@@ -159,9 +168,7 @@ def adamw_update(
     """None, or (index, stage, value) of the first line that is not finite."""
     cdef Job job
     cdef Py_ssize_t n = cnp.PyArray_SIZE(param)
-    cdef Py_ssize_t index = -1
-    cdef double value = 0.0
-    cdef int stage = -1
+    cdef Found found
     job.param = <const real*>cnp.PyArray_DATA(param)
     job.grad = <const real*>cnp.PyArray_DATA(grad)
     job.first = <const real*>cnp.PyArray_DATA(first)
@@ -174,11 +181,12 @@ def adamw_update(
     )
     job.known_finite = False
     job.bad = 0
+    found.job, found.stage = &job, -1
     with nogil:
         parallel_for(_update, &job, n, GRAIN // 4, 0, n_threads)
         if job.bad:
-            stage = _first_bad(&job, n, &index, &value)
-    return (index, STAGE_NAMES[stage], value) if stage >= 0 else None
+            parallel_for(_first_bad, &found, n, 1, 0, 1)
+    return (found.index, STAGE_NAMES[found.stage], found.value) if found.stage >= 0 else None
 
 
 def adamw_update_all(
@@ -208,7 +216,7 @@ def adamw_update_all(
         job.new_first = <real*>cnp.PyArray_DATA(<cnp.ndarray>new_firsts[i])
         job.new_second = <real*>cnp.PyArray_DATA(<cnp.ndarray>new_seconds[i])
         job.rule = rule
-        job.rule.decay = lr * <double>weight_decays[i]
+        job.rule.weight_decay = weight_decays[i]
         with nogil:
             parallel_for(_update, &job, n, GRAIN // 4, 0, n_threads)
         if job.bad:
@@ -280,6 +288,7 @@ def adamw_is_bounded(
     cdef Rule rule = _rule(
         lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
     )
+    rule = with_derived(&rule)
     job.first_subject = GRAD if known else PARAM
     job.last_subject = GRAD if largest_grad >= 0.0 else SUBJECTS
     for i in range(len(params)):
@@ -313,6 +322,25 @@ def quotients(double[::1] x, double c, double[::1] out):  # IN, IN, OUT
             out[i] = quotient(x[i], by)
 
 
+cdef struct Lines:
+    const Job* job
+    double* out         # (STAGES, n)
+    Py_ssize_t n
+
+
+cdef void _lines(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Lines* lines = <Lines*>ctx
+    cdef const Job* job = lines.job
+    cdef Rule rule = with_derived(&job.rule)
+    cdef double s[STAGES]
+    cdef Py_ssize_t i
+    cdef int k
+    for i in range(lo, hi):
+        stages(&rule, job.param[i], job.grad[i], job.first[i], job.second[i], s)
+        for k in range(STAGES):
+            lines.out[k * lines.n + i] = s[k]
+
+
 def adamw_stages(
     cnp.ndarray param, cnp.ndarray grad, cnp.ndarray first, cnp.ndarray second,     # IN
     double lr, double beta1, double beta2, double eps, double weight_decay,
@@ -320,19 +348,16 @@ def adamw_stages(
     cnp.ndarray out,                                        # OUT, (10, n) float64
 ):
     """Every line of every element, in the order of STAGE_NAMES."""
-    cdef Rule rule = _rule(
+    cdef Job job
+    cdef Lines lines
+    job.rule = _rule(
         lr, beta1, beta2, eps, weight_decay, correction1, correction2, divisor, multiplier
     )
-    cdef const real* p = <const real*>cnp.PyArray_DATA(param)
-    cdef const real* g = <const real*>cnp.PyArray_DATA(grad)
-    cdef const real* m = <const real*>cnp.PyArray_DATA(first)
-    cdef const real* v = <const real*>cnp.PyArray_DATA(second)
-    cdef double* lines = <double*>cnp.PyArray_DATA(out)
-    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(param)
-    cdef double s[STAGES]
-    cdef int k
+    job.param = <const real*>cnp.PyArray_DATA(param)
+    job.grad = <const real*>cnp.PyArray_DATA(grad)
+    job.first = <const real*>cnp.PyArray_DATA(first)
+    job.second = <const real*>cnp.PyArray_DATA(second)
+    lines.job, lines.n = &job, cnp.PyArray_SIZE(param)
+    lines.out = <double*>cnp.PyArray_DATA(out)
     with nogil:
-        for i in range(n):
-            stages(&rule, p[i], g[i], m[i], v[i], s)
-            for k in range(STAGES):
-                lines[k * n + i] = s[k]
+        parallel_for(_lines, &lines, lines.n, GRAIN, 0, 1)

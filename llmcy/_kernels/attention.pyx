@@ -25,9 +25,10 @@ cimport numpy as cnp
 
 from llmcy._kernels.cr_math cimport cr_exp_block
 from llmcy._kernels.gemm cimport pack_b, pack_b_panel, whole_panels
+from llmcy._kernels.inverse_root cimport score_scale
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.tile cimport HEAD_ROWS, PANEL, any_causal_tile, any_tile
-from llmcy._kernels.types cimport IS_F32, TILE_ROWS, real, sqrt, sqrtf, zero
+from llmcy._kernels.types cimport TILE_ROWS, real, zero
 
 cnp.import_array()
 
@@ -45,20 +46,12 @@ cdef struct Job:
     real* d_k
     real* d_v
     Py_ssize_t T, H, K, Dh  # K heads of keys and values
-    real scale
 
 
 # A head is worked through in blocks of PANEL queries.  Scores, probabilities and their gradients of
 # a block are kept with the queries along the lanes, x[j * PANEL + l] for key j and query first + l:
 # every sum over keys is then a plain loop over j for all queries of the block at once.  A block
 # sees the keys 0 .. last query; entries behind the mask (j > first + l) are +0.
-
-cdef inline real _score_scale(Py_ssize_t Dh) noexcept nogil:
-    """The rounded reciprocal of a rounded root."""
-    if IS_F32:
-        return <real>(<float>1.0 / sqrtf(<float>Dh))
-    return <real>(1.0 / sqrt(<double>Dh))
-
 
 cdef inline void _products(
     const real* rows, Py_ssize_t n, Py_ssize_t Dh, Py_ssize_t D, const real* panel, real* x
@@ -192,6 +185,7 @@ cdef void _forward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch)
     cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh, E = job.K * job.Dh
     cdef Py_ssize_t group = job.H // job.K
     cdef Py_ssize_t head, at, kv, first, count
+    cdef real scale = score_scale(Dh)
     cdef real* p = <real*>scratch                   # (T, PANEL)
     cdef real* queries = p + T * PANEL              # (Dh, PANEL)
     cdef real* values = queries + Dh * PANEL        # panels of (T, PANEL)
@@ -203,7 +197,7 @@ cdef void _forward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch)
             count = min(T - first, <Py_ssize_t>PANEL)
             pack_b_panel(Dh, count, job.q + at + first * D, 1, D, queries)
             _products(job.k + kv, first + count, Dh, E, queries, p)
-            _softmax(p, first, first + count, job.scale)
+            _softmax(p, first, first + count, scale)
             _sum_over_keys(p, values, T, Dh, D, first, count, job.out + at)
 
 
@@ -212,6 +206,7 @@ cdef void _backward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch
     cdef Job* job = <Job*>ctx
     cdef Py_ssize_t T = job.T, Dh = job.Dh, D = job.H * job.Dh, E = job.K * job.Dh
     cdef Py_ssize_t group = job.H // job.K
+    cdef real scale = score_scale(Dh)
     cdef Py_ssize_t shared, member, at, kv, first, count, stride
     cdef real* p = <real*>scratch                   # (T, PANEL)
     cdef real* d_r = p + T * PANEL                  # (T, PANEL)
@@ -234,12 +229,12 @@ cdef void _backward_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch
                 count = min(T - first, <Py_ssize_t>PANEL)
                 pack_b_panel(Dh, count, job.q + at + first * D, 1, D, across)
                 _products(job.k + kv, first + count, Dh, E, across, p)
-                _softmax(p, first, first + count, job.scale)
+                _softmax(p, first, first + count, scale)
                 pack_b(count, Dh, job.d_out + at + first * D, D, 1, along)
                 _sum_over_queries(p, along, Dh, stride, first, count, d_v)
                 pack_b_panel(Dh, count, job.d_out + at + first * D, 1, D, across)
                 _products(job.v + kv, first + count, Dh, E, across, d_r)
-                _softmax_backward(p, d_r, first, first + count, job.scale)
+                _softmax_backward(p, d_r, first, first + count, scale)
                 _sum_over_keys(d_r, keys, T, Dh, D, first, count, job.d_q + at)
                 pack_b(count, Dh, job.q + at + first * D, D, 1, along)
                 _sum_over_queries(d_r, along, Dh, stride, first, count, d_k)
@@ -260,7 +255,6 @@ def attention(
     job.v = <const real*>cnp.PyArray_DATA(v)
     job.out = <real*>cnp.PyArray_DATA(out)
     job.T, job.H, job.K, job.Dh = T, H, K, Dh
-    job.scale = _score_scale(Dh)
     with nogil:
         status = parallel_for(
             _forward_heads, &job, B * H, GRAIN_WORK // (T * T * Dh + 1),
@@ -286,7 +280,6 @@ def attention_backward(
     job.d_k = <real*>cnp.PyArray_DATA(d_k)
     job.d_v = <real*>cnp.PyArray_DATA(d_v)
     job.T, job.H, job.K, job.Dh = T, H, K, Dh
-    job.scale = _score_scale(Dh)
     with nogil:
         status = parallel_for(
             _backward_heads, &job, B * K, GRAIN_WORK // (T * T * Dh * (H // K) + 1),

@@ -141,24 +141,33 @@ cdef void _block(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcep
                 )
 
 
-cdef double _mean(
-    const double* losses, const double* log_tails, const double* tops, const double* wanted,
-    Py_ssize_t N,
-) noexcept nogil:
-    cdef double n = <double>N, total = 0.0, below
+# The mean of all rows: one chain, which the pool runs for the state of the processor.
+cdef struct Mean:
+    const double* losses
+    const double* log_tails
+    const double* tops
+    const double* wanted
+    Py_ssize_t N
+    double* out
+
+
+cdef void _mean(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
+    cdef Mean* job = <Mean*>ctx
+    cdef double n = <double>job.N, total = 0.0, below
     cdef Py_ssize_t i
     cdef bint finite = True
-    for i in range(N):
-        total = total + losses[i]
-        finite = finite and is_finite(losses[i]) and is_finite(total)
+    for i in range(job.N):
+        total = total + job.losses[i]
+        finite = finite and is_finite(job.losses[i]) and is_finite(total)
     if finite:
-        return 0.0 + total / n
+        job.out[0] = 0.0 + total / n
+        return
     total = 0.0
-    for i in range(N):
-        below = tops[i] - wanted[i]
-        below = below / n if is_finite(below) else (tops[i] / n) - (wanted[i] / n)
-        total = total + (below + log_tails[i] / n)
-    return 0.0 + total
+    for i in range(job.N):
+        below = job.tops[i] - job.wanted[i]
+        below = below / n if is_finite(below) else (job.tops[i] / n) - (job.wanted[i] / n)
+        total = total + (below + job.log_tails[i] / n)
+    job.out[0] = 0.0 + total
 
 
 cdef Job _job(
@@ -189,16 +198,15 @@ def cross_entropy(
     """The mean, and the row losses with their parts."""
     cdef Job job = _job(logits, targets, losses, parts, 0)
     cdef Py_ssize_t N = cnp.PyArray_SIZE(targets)
-    cdef double* out = <double*>cnp.PyArray_DATA(mean)
     cdef int status
     job.p = <real*>cnp.PyArray_DATA(<cnp.ndarray>p) if p is not None else NULL
     with nogil:
         status = parallel_for(
             _losses, &job, N, row_grain(8 * job.V), ROWS * job.V * sizeof(real), n_threads
         )
-        out[0] = _mean(job.losses, job.log_tails, job.tops, job.wanted, N)
     if status != 0:
         raise MemoryError("scratch memory of cross_entropy")
+    mean_loss(losses, parts, mean)
 
 
 def cross_entropy_block(
@@ -233,11 +241,14 @@ def cross_entropy_block(
 
 
 def mean_loss(cnp.ndarray losses, cnp.ndarray parts, cnp.ndarray mean):  # IN, IN, OUT () float64
-    cdef double* out = <double*>cnp.PyArray_DATA(mean)
+    cdef Mean job
     cdef const double* part = <const double*>cnp.PyArray_DATA(parts)
-    cdef Py_ssize_t N = cnp.PyArray_SIZE(losses)
+    job.N = cnp.PyArray_SIZE(losses)
+    job.losses = <const double*>cnp.PyArray_DATA(losses)
+    job.log_tails, job.tops, job.wanted = part, part + job.N, part + 2 * job.N
+    job.out = <double*>cnp.PyArray_DATA(mean)
     with nogil:
-        out[0] = _mean(<const double*>cnp.PyArray_DATA(losses), part, part + N, part + 2 * N, N)
+        parallel_for(_mean, &job, 1, 1, 0, 1)
 
 
 def cross_entropy_backward(

@@ -30,7 +30,7 @@ cdef struct Job:
     const real* a
     const real* b
     real* out
-    real s
+    double s            # rounded within the chunk
     const real* d       # of multiply_backward
     real* d_b
 
@@ -58,7 +58,7 @@ cdef void _multiply(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noex
 cdef void _scale(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
     cdef const real* a = job.a
-    cdef real s = job.s
+    cdef real s = <real>job.s
     cdef real* out = job.out
     cdef Py_ssize_t i
     for i in range(lo, hi):
@@ -68,7 +68,7 @@ cdef void _scale(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcep
 cdef void _scale_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scratch) noexcept nogil:
     cdef Job* job = <Job*>ctx
     cdef const real* d = job.a
-    cdef real s = job.s
+    cdef real s = <real>job.s
     cdef real* out = job.out
     cdef Py_ssize_t i
     for i in range(lo, hi):
@@ -88,7 +88,7 @@ cdef void _multiply_backward(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scra
         d_b[i] = <real>0 + d[i] * a[i]
 
 
-cdef inline Job _job(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, real s):
+cdef inline Job _job(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, double s):
     cdef Job job
     job.a = <const real*>cnp.PyArray_DATA(a)
     job.b = <const real*>cnp.PyArray_DATA(b)
@@ -120,7 +120,7 @@ def multiply(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, int n_threads):  # I
         parallel_for(_multiply, &job, n, GRAIN, 0, n_threads)
 
 
-def scale(cnp.ndarray x, real s, cnp.ndarray out, int n_threads):  # IN, IN, OUT
+def scale(cnp.ndarray x, double s, cnp.ndarray out, int n_threads):  # IN, IN, OUT
     cdef Job job = _job(x, x, out, s)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     with nogil:
@@ -140,7 +140,7 @@ def multiply_backward(
         parallel_for(_multiply_backward, &job, n, GRAIN, 0, n_threads)
 
 
-def scale_backward(cnp.ndarray d, real s, cnp.ndarray d_x, int n_threads):  # IN, IN, OUT
+def scale_backward(cnp.ndarray d, double s, cnp.ndarray d_x, int n_threads):  # IN, IN, OUT
     cdef Job job = _job(d, d, d_x, s)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(d_x)
     with nogil:

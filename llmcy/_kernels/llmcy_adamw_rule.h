@@ -5,10 +5,18 @@
 #include <stddef.h>
 
 typedef struct {
-    double beta1, beta2, one_minus_beta1, one_minus_beta2;
-    double c1, c2, lr, eps, decay;
-    double divisor, multiplier;
+    double beta1, beta2, c1, c2, lr, eps, weight_decay, divisor, multiplier;
+    double one_minus_beta1, one_minus_beta2, decay; /* derived: lr * weight_decay */
 } llmcy_adamw_rule;
+
+/* To be called within a chunk of work, whose rounding mode is known. */
+LLMCY_INLINE llmcy_adamw_rule llmcy_with_derived(const llmcy_adamw_rule *given) {
+    llmcy_adamw_rule rule = *given;
+    rule.one_minus_beta1 = 1.0 - rule.beta1;
+    rule.one_minus_beta2 = 1.0 - rule.beta2;
+    rule.decay = rule.lr * rule.weight_decay;
+    return rule;
+}
 
 /* Division by one number again and again: with h = RN(1 / c) and l = RN(1 / c - h), x * (h + l)
  * differs from x / c by 2**-104 of it before it is rounded, so q is one of the two neighbours of x / c.

@@ -1,13 +1,13 @@
 # Heads of one new token a sequence over cached keys and values: what attention_step and decode_step
 # share.  The formulas and the layout of the cache are in attention_step.pyx.
 
+from llmcy._kernels.inverse_root cimport score_scale
 from llmcy._kernels.order cimport ROWS
 from llmcy._kernels.pool cimport parallel_for
 from llmcy._kernels.softmax_rows cimport exponential_rows
 from llmcy._kernels.tile cimport inlined
 from llmcy._kernels.types cimport (
-    IS_F32, VEC_LANES, i64, mul_add, real, sqrt, sqrtf, vec, vec_load, vec_mul_add, vec_store,
-    vec_zero,
+    VEC_LANES, i64, mul_add, real, vec, vec_load, vec_mul_add, vec_store, vec_zero,
 )
 
 
@@ -35,7 +35,6 @@ cdef struct Step:
     Py_ssize_t longest
     Py_ssize_t C, H, Hk, Dh
     Py_ssize_t room             # scores a head has room for
-    real scale
 
 
 cdef inline inlined _block_scores(
@@ -121,7 +120,7 @@ cdef inline void step_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scrat
     cdef real* p = x + ROWS * (job.longest + 1)
     cdef real tops[ROWS]
     cdef double tails[ROWS]
-    cdef real denominator
+    cdef real denominator, scale = score_scale(Dh)
     while at < hi:
         s = at // H
         n = job.lengths[s]
@@ -132,7 +131,7 @@ cdef inline void step_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scrat
             lane = job.rows[s] * Hk + h // group
             _scores(
                 job.q + s * job.q_row + h * Dh, job.keys + lane * blocks * KEY_BLOCK_SIZE * Dh,
-                job.new_key + s * job.kv_row + (h // group) * Dh, n, Dh, job.scale, score,
+                job.new_key + s * job.kv_row + (h // group) * Dh, n, Dh, scale, score,
             )
             for j in range(width):
                 x[r * width + j] = score[j]
@@ -153,17 +152,9 @@ cdef inline void step_heads(void* ctx, Py_ssize_t lo, Py_ssize_t hi, char* scrat
         at += count
 
 
-cdef inline real step_scale(Py_ssize_t Dh) noexcept nogil:
-    """The rounded reciprocal of a rounded root."""
-    if IS_F32:
-        return <real>(<float>1.0 / sqrtf(<float>Dh))
-    return <real>(1.0 / sqrt(<double>Dh))
-
-
 cdef inline int attend_heads(Step* job, Py_ssize_t n, int n_threads) noexcept nogil:
     """All heads of n tokens; 0, or -1 when there is no memory for scratch."""
     job.room = (job.longest // KEY_BLOCK_SIZE + 1) * KEY_BLOCK_SIZE + 1
-    job.scale = step_scale(job.Dh)
     return parallel_for(
         step_heads, job, n * job.H, GRAIN_WORK // (2 * (job.longest + 1) * job.Dh) + 1,
         (job.room + 2 * ROWS * (job.longest + 1)) * sizeof(real), n_threads,

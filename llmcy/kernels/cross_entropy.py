@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from llmcy import _check as check
-from llmcy._kernels import for_dtype
+from llmcy._kernels import for_dtype, scalars
 from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
@@ -165,7 +165,7 @@ def cross_entropy_backward(
         if out is not probabilities:
             reads.append(("probabilities", probabilities))
     out = check.output(out, logits.dtype, logits.shape, reads)
-    r = d_loss / float(total) if total else 0.0
+    r = scalars.quotient(d_loss, total, logits.dtype.itemsize == 4) if total else 0.0
     for_dtype(logits.dtype).cross_entropy.cross_entropy_backward(
         logits, targets, r, probabilities, out, resolve_threads(n_threads)
     )

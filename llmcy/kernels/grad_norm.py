@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check as check
-from llmcy._kernels import for_dtype
+from llmcy._kernels import for_dtype, scalars
 from llmcy._kernels.arrays import first_not_of
 from llmcy._threads import num_threads, resolve_threads
 from llmcy.errors import NonFiniteError
@@ -131,10 +131,10 @@ def grad_norm(
     top, total = for_dtype(dtype).grad_norm.total(xs, known, resolve_threads(n_threads))
     if not (math.isfinite(top) and math.isfinite(total)):
         _fail(xs, names)
-    root = math.sqrt(total)
+    root = scalars.root(total)
     if dtype.itemsize == 4:
         return GradNorm(root, 1.0, root)
-    return GradNorm(top, root, min(top * root, sys.float_info.max))
+    return GradNorm(top, root, min(scalars.product(top, root), sys.float_info.max))
 
 
 def _name(index: int, names: Sequence[str] | None) -> str:

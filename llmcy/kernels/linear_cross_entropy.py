@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check as check
-from llmcy._kernels import for_dtype
+from llmcy._kernels import for_dtype, scalars
 from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 from llmcy.errors import NonFiniteError
@@ -112,10 +111,10 @@ def linear_cross_entropy(
     if n == 0:
         check.fail_shape("targets", "with at least one element", targets.shape)
     total = n if n_total is None else check.whole_number("n_total", n_total, 1)
-    r = check.real_number("d_loss", d_loss) / float(total)
+    r = scalars.quotient(check.real_number("d_loss", d_loss), total, x.dtype.itemsize == 4)
     reads = [("x", x), ("table", table), ("targets", targets)]
     gradient = d_x is not None or d_table is not None or d_logits is not None
-    if gradient and not math.isfinite(_as(x.dtype, r)):
+    if gradient and not math.isfinite(r):
         check.fail_range("d_loss", d_loss, f"finite in {x.dtype} after division by {total}")
     if d_x is not None:
         check.updated("d_x", d_x, x.dtype, x.shape, reads)
@@ -166,11 +165,6 @@ def linear_cross_entropy(
 def positions_of_block(length: int, classes: int) -> int:
     """How many positions, of rows of ``length``, make a block of logits."""
     return max(BLOCK // (length * classes), 1) * length
-
-
-def _as(dtype: np.dtype[Any], value: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(dtype.type(value))
 
 
 def _fail(index: int, value: float) -> NoReturn:

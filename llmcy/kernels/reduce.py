@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmcy import _check as check
-from llmcy._kernels import for_dtype
+from llmcy._kernels import for_dtype, scalars
 from llmcy._kernels.memory import empty
 from llmcy._threads import resolve_threads
 
@@ -24,13 +24,18 @@ def _total(x: Array) -> float:
     return total
 
 
+def _over(total: builtins.float, n: int, dtype: np.dtype[Any]) -> builtins.float:
+    """total / n in binary64, rounded once to ``dtype``."""
+    return scalars.quotient(total, n, dtype.itemsize == 4)
+
+
 def sum(x: Array) -> Array:
     """The sum of all elements in row-major order, as an array of shape ``()``.
 
     One chain of additions from +0, in binary64 for both dtypes, rounded once to the dtype of
     ``x`` (numerics contract, section 1; contract for float32, rule 2).
     """
-    return np.array(_total(x), x.dtype)
+    return np.array(_over(_total(x), 1, x.dtype), x.dtype)
 
 
 def sum_backward(d_out: Array, shape: tuple[int, ...]) -> Array:
@@ -53,7 +58,7 @@ def mean(x: Array) -> Array:
     total = _total(x)
     if x.size == 0:
         check.fail_shape("x", "with at least one element", x.shape)
-    return np.array(total / float(x.size), x.dtype)
+    return np.array(_over(total, x.size, x.dtype), x.dtype)
 
 
 def mean_backward(d_out: Array, shape: tuple[int, ...]) -> Array:
@@ -66,7 +71,7 @@ def mean_backward(d_out: Array, shape: tuple[int, ...]) -> Array:
     n = 1
     for length in shape:
         n *= length
-    share = 0.0 + float(d_out) / float(n) if n else 0.0
+    share = 0.0 + _over(float(d_out), n, d_out.dtype) if n else 0.0
     d_x = empty(shape, d_out.dtype)
     d_x.fill(share)
     return d_x

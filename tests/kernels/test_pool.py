@@ -1,8 +1,6 @@
-"""The thread pool: forked children, several Python threads, and the processor's rounding mode."""
+"""The thread pool: forked children and several Python threads."""
 
-import ctypes
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 
 from llmcy import _kernels
-from llmcy._kernels import compensated
 from llmcy._threads import num_threads, resolve_threads, set_num_threads
 from llmcy.errors import ConfigError
 
@@ -51,56 +48,6 @@ def test_several_python_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or platform.system() != "Linux",
-    reason="uses fesetround's x86 codes",
-)
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_kernels_round_to_nearest_whatever_the_caller_has_set(isa: str, n_threads: int) -> None:
-    libm = ctypes.CDLL("libm.so.6")
-    upward = 0x800
-    a, b = np.ones(BIG), np.full(BIG, 2.0**-60)
-    try:
-        assert libm.fesetround(upward) == 0
-        out = add(a, b, n_threads)
-        still = libm.fegetround()
-    finally:
-        libm.fesetround(0)
-    assert still == upward  # the caller's mode is given back
-    assert np.array_equal(out, a)
-
-
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or platform.system() != "Linux",
-    reason="uses fesetround's x86 codes",
-)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_chains_that_no_thread_shares_round_to_nearest_too(isa: str, dtype: type) -> None:
-    """Of float64 and float32: only what the compiled parts themselves round."""
-    libm = ctypes.CDLL("libm.so.6")
-    compiled = _kernels.for_dtype(np.dtype(dtype))
-    values = (np.random.default_rng(3).normal(size=9000) / 3).astype(dtype)
-    squares = values.astype(np.float64) ** 2
-
-    def everything() -> list[object]:
-        return [
-            compiled.reduce.sum_all(values),
-            compiled.grad_norm.total((values[:5000], values[5000:]), (), 1),
-            compensated.total(squares),
-            compensated.reach(squares, 1e4, 0.05),
-        ]
-
-    wanted = everything()
-    found = []
-    try:
-        for mode in (0x400, 0x800, 0xC00):  # downward, upward, to zero
-            assert libm.fesetround(mode) == 0
-            found.append(everything())
-    finally:
-        libm.fesetround(0)
-    assert found == [wanted] * 3
 
 
 def test_more_threads_than_items_and_empty_arrays() -> None:
