@@ -188,7 +188,10 @@ def test_a_json_corpus_needs_its_split(tree):
     assert (error.kind, error.path) == ("SplitManifestMissing", str(tree / "corpus.json"))
 
 
-@pytest.mark.parametrize("data", [b"not gzip", gzip.compress(b"x" * 99)[:-9]])
+BROKEN_GZIP = {"none at all": b"not gzip", "cut short": gzip.compress(b"x" * 99)[:-9]}
+
+
+@pytest.mark.parametrize("data", BROKEN_GZIP.values(), ids=BROKEN_GZIP.keys())
 def test_broken_gzip(tmp_path, data):
     path = tmp_path / "x.txt.gz"
     path.write_bytes(data)
