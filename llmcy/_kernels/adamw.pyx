@@ -288,7 +288,7 @@ def adamw_is_bounded(
     cdef Rule rule = _rule(
         lr, beta1, beta2, eps, 0.0, correction1, correction2, divisor, multiplier
     )
-    rule = with_derived(&rule)
+    rule = with_derived(&rule)  # for bounds, whose ROOM is wider than any rounding
     job.first_subject = GRAD if known else PARAM
     job.last_subject = GRAD if largest_grad >= 0.0 else SUBJECTS
     for i in range(len(params)):

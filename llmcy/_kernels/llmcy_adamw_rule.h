@@ -9,7 +9,7 @@ typedef struct {
     double one_minus_beta1, one_minus_beta2, decay; /* derived: lr * weight_decay */
 } llmcy_adamw_rule;
 
-/* To be called within a chunk of work, whose rounding mode is known. */
+/* To be called within a chunk of work, whose rounding mode is known, if bits depend on it. */
 LLMCY_INLINE llmcy_adamw_rule llmcy_with_derived(const llmcy_adamw_rule *given) {
     llmcy_adamw_rule rule = *given;
     rule.one_minus_beta1 = 1.0 - rule.beta1;
