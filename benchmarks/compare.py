@@ -79,13 +79,20 @@ class Comparison:
 
     # ------------------------------------------------------------------ one figure
     def _against(self, kind: str, names: Sequence[str], peers: Sequence[str]) -> None:
-        pattern = re.compile(self.asked.only)
-        with sides(["llmcy", *peers]) as opened:
-            for name in filter(pattern.search, names):
-                for dtype in self.asked.dtypes:
-                    for threads in self.asked.threads:
-                        taken = measure(opened, kind, name, dtype, threads, self.asked.rounds)
-                        self._show(kind, name, dtype, threads, taken)
+        chosen = [
+            (name, dtype, threads)
+            for name in filter(re.compile(self.asked.only).search, names)
+            for dtype in self.asked.dtypes
+            for threads in self.asked.threads
+        ]
+        taken: dict[tuple[str, str, int], Paired] = {}
+        for left in reversed(range(self.asked.processes)):
+            with sides(["llmcy", *peers]) as opened:
+                for case in chosen:
+                    more = measure(opened, kind, *case, self.asked.rounds)
+                    taken[case] = taken[case] + more if case in taken else more
+                    if left == 0:
+                        self._show(kind, *case, taken[case])
 
     def _own(
         self,
@@ -171,6 +178,8 @@ def main() -> None:
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--peers", nargs="*", default=["torch"], help="of training steps")
     parser.add_argument("--rounds", type=int, default=7)
+    processes = "so many of each side one after the other, each with all its rounds; not of scaling"
+    parser.add_argument("--processes", type=int, default=1, help=processes)
     parser.add_argument(
         "--processor-time",
         action="store_true",

@@ -55,8 +55,9 @@ class Side:
         return json.loads(line)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        for end in (self.process.stdin, self.process.stdout):
+            assert end is not None
+            end.close()
         self.process.wait()
 
 
@@ -82,6 +83,13 @@ class Paired:
 
     samples: dict[str, tuple[float, ...]]
     busy: dict[str, tuple[float, ...]]
+
+    def __add__(self, other: Paired) -> Paired:
+        """The samples of both, of the same entries."""
+        return Paired(
+            {entry: taken + other.samples[entry] for entry, taken in self.samples.items()},
+            {entry: taken + other.busy[entry] for entry, taken in self.busy.items()},
+        )
 
     def median(self, entry: str, *, busy: bool = False) -> float:
         return median((self.busy if busy else self.samples)[entry])
