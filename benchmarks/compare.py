@@ -169,6 +169,14 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:10.4f} ms"
 
 
+def positive(text: str) -> int:
+    """A number of rounds or processes: none would be a comparison of nothing."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suites", nargs="+", choices=SUITES)
@@ -177,9 +185,9 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="*", default=["float32", "float64"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--peers", nargs="*", default=["torch"], help="of training steps")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=positive, default=7)
     processes = "so many of each side one after the other, each with all its rounds; not of scaling"
-    parser.add_argument("--processes", type=int, default=1, help=processes)
+    parser.add_argument("--processes", type=positive, default=1, help=processes)
     parser.add_argument(
         "--processor-time",
         action="store_true",
